@@ -115,7 +115,8 @@ class Communicator {
   // is its own. It lives as long as this communicator, and every call gives the same one. The ranks make the call together.
   virtual Result<Communicator*> side_group() = 0;
 
-  // Every rank's bytes, in rank order, on every rank. Sizes may differ and may be 0. `meanwhile`: until all have come.
+  // Every rank's bytes, in rank order, on every rank. Sizes may differ and may be 0. The rank calls `meanwhile`
+  // until all have come.
   virtual Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage,
                                                     const Meanwhile& meanwhile) = 0;
   Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage) {

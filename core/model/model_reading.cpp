@@ -54,11 +54,11 @@ Result<Model> Model::open(Env& env, const Path& folder, const std::string& dtype
     model.unread_ =
         std::make_shared<UnreadWeights>(env, base, model.config_, model.config_.is_classifier && !base_is_classifier);
     if (is_adapter) {
-      const auto merge = std::make_shared<LoraMerge>(TRY(LoraMerge::open(env, folder, model.parameters_, makes_head)));
-      model.adapter_ = std::make_shared<LoraAdapter>(merge->adapter());
+      const LoraMerge merge = TRY(LoraMerge::open(env, folder, model.parameters_, makes_head));
+      model.adapter_ = std::make_shared<LoraAdapter>(merge.adapter());
       model.unread_->change_by([merge](std::span<const size_t> places, std::span<const NamedParameter> parameters) {
         const at::NoGradGuard no_grad;
-        return merge->apply(places, parameters);
+        return merge.apply(places, parameters);
       });
     }
     model.layout_ = std::make_shared<StoredLayout>(TRY(model.unread_->read_common(model.parameters_)));

@@ -448,7 +448,14 @@ Result<> RankWatch::wait(const std::shared_ptr<Completion>& completion, std::str
       {.stage = std::string(stage), .ranks = ranks, .waited_s = 0, .notice_s = shared_->options.limits.notice_s});
   shared_->show_place();
   const auto is_over = [&] { return call.done() || shared_->verdict; };
-  if (meanwhile) shared_->work_meanwhile(lock, is_over, meanwhile);
+  try {
+    if (meanwhile) shared_->work_meanwhile(lock, is_over, meanwhile);
+  } catch (...) {  // this rank waits no longer
+    if (!lock.owns_lock()) lock.lock();
+    shared_->waits.erase(wait);
+    shared_->show_place();
+    throw;
+  }
   while (!shared_->call_ended.wait_for(lock, kViewPause, is_over)) {
     lock.unlock();  // the view may wait for its terminal
     live_refresh();

@@ -147,7 +147,7 @@ class RewardRunner {
   ScoreContext context_;
   bool has_begun_ = false;
   int64_t num_rows_ = 0, num_given_ = 0;  // the batch's rows, and how many of them functions have
-  SampleBatch received_;                  // rows of other ranks, where they are there before all are sampled
+  SampleBatch received_;                  // rows of other ranks that were handed over to this one
   std::vector<uint8_t> is_received_;      // by prompt; empty: none
   int64_t num_taken_over_ = 0;
 };

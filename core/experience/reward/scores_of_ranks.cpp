@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "experience/reward/reward_runner.h"
 #include "foundation/base/log.h"
@@ -26,21 +27,22 @@ Result<> RewardRunner::give_waiting(Function& function, const Rows& rows) {
   return {};
 }
 
-// The prompts that would wait longest here go to ranks with a free worker.
+// A rank with a free worker gets the prompt that would wait longest here, of those that are not too large to travel.
 Result<> RewardRunner::hand_over(Function& function, const Rows& rows) {
-  while (TRY(function.handover->is_asked(!function.waiting.empty()))) {
-    std::string bytes;
-    if (!function.waiting.empty()) {
-      const int64_t prompt = function.waiting.back();
-      bytes = encode_prompt_rows(is_received(prompt) ? received_ : rows.samples, prompt);
-    }
-    const bool is_too_large = bytes.size() > PromptHandover::kMaxBytes;
-    if (is_too_large) bytes.clear();
-    TRY(function.handover->answer(bytes));
-    if (is_too_large) return {};  // it stays here
-    if (!function.waiting.empty()) function.waiting.pop_back();
+  const auto samples_of = [&](int64_t prompt) -> const SampleBatch& {
+    return is_received(prompt) ? received_ : rows.samples;
+  };
+  const auto fits = [&](int64_t prompt) {
+    return most_bytes_of_rows(samples_of(prompt), prompt) <= PromptHandover::kMaxBytes;
+  };
+  std::deque<int64_t>& waiting = function.waiting;
+  while (true) {
+    const auto last = std::find_if(waiting.rbegin(), waiting.rend(), fits);
+    const bool has_prompts = last != waiting.rend();
+    if (!TRY(function.handover->is_asked(has_prompts))) return {};
+    TRY(function.handover->answer(has_prompts ? encode_prompt_rows(samples_of(*last), *last) : std::string()));
+    if (has_prompts) waiting.erase(std::next(last).base());
   }
-  return {};
 }
 
 // A prompt of another rank, if a worker of this one is free. It waits as if it had been sampled here, if the workers have

@@ -101,13 +101,30 @@ std::string encode_prompt_rows(const SampleBatch& samples, int64_t prompt) {
   Encoder out;
   out.i64(prompt);
   for (int64_t row = prompt * n; row < (prompt + 1) * n; ++row) {
-    Sample sample = samples.rows[static_cast<size_t>(row)];
-    sample.log_prob.clear();
-    sample.spans.clear();
-    sample.experts.clear();
+    const Sample& from = samples.rows[static_cast<size_t>(row)];
+    Sample sample;
+    sample.prompt_index = from.prompt_index;
+    sample.sample_index = from.sample_index;
+    sample.token_ids = from.token_ids;
+    sample.finish_reason = from.finish_reason;
+    sample.text = from.text;
+    sample.turns = from.turns;
     put_sample(out, sample);
   }
   return out.bytes();
+}
+
+size_t most_bytes_of_rows(const SampleBatch& samples, int64_t prompt) {
+  constexpr size_t kNumbers = 256;  // more than the sizes and single numbers of a row
+  const int64_t n = samples.num_samples_per_prompt;
+  size_t bytes = kNumbers;
+  for (int64_t row = prompt * n; row < (prompt + 1) * n; ++row) {
+    const Sample& sample = samples.rows[static_cast<size_t>(row)];
+    const SampleTurns& turns = sample.turns;
+    bytes += kNumbers + sample.text.size() + turns.is_sampled.size() + turns.messages.size() + turns.failure.size() +
+             sizeof(int64_t) * (sample.token_ids.size() + turns.rewards.size() + turns.prompt_ids.size());
+  }
+  return bytes;
 }
 
 Result<int64_t> decode_prompt_rows(std::string_view bytes, SampleBatch& samples) {

@@ -87,8 +87,9 @@ ClaimSize claim_size(int64_t num_rows, int64_t n, int num_ranks, int64_t max_row
 std::vector<std::vector<int64_t>> cut_prompts(const std::vector<std::vector<int64_t>>& lists, int64_t parts);
 std::vector<int64_t> rows_of_part(int64_t part, int64_t parts, int64_t n);
 
-// The rows of a prompt, as far as rewards read them.
+// The rows of a prompt, as far as rewards read them; and about how many bytes they are, never fewer than they are.
 std::string encode_prompt_rows(const SampleBatch& samples, int64_t prompt);
+size_t most_bytes_of_rows(const SampleBatch& samples, int64_t prompt);
 // Puts them into `samples`, which has room for all, and returns the prompt.
 Result<int64_t> decode_prompt_rows(std::string_view bytes, SampleBatch& samples);
 

@@ -7,7 +7,7 @@
 namespace mortise {
 
 void put_sample(Encoder& out, const Sample& sample);
-// Bytes that are no sample give any sample: ask the Decoder.
+// If the bytes are no sample, the result is any sample. Ask the Decoder whether it could read them.
 Sample read_sample(Decoder& in);
 
 }  // namespace mortise

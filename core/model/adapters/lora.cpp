@@ -38,16 +38,16 @@ Result<SafetensorsFile> open_weights(Env& env, const Path& folder) {
   return SafetensorsFile::open(env, path);
 }
 
-// Merges what an adapter has for some parameters of a model.
-class Applier {
+}  // namespace
+
+// What an adapter has, with the places of it in a model.
+class LoraMerge::Parts {
  public:
-  Applier(const LoraTensors& tensors, const LoraConfig& config, std::span<const NamedParameter> parameters,
-          bool drops_head)
-      : tensors_(tensors),
-        config_(config),
-        parameters_(parameters),
+  Parts(LoraConfig config, LoraTensors tensors, std::span<const NamedParameter> parameters, bool drops_head)
+      : config_(std::move(config)),
+        tensors_(std::move(tensors)),
         drops_head_(drops_head),
-        where_(tensors.file.path().string()),
+        where_(tensors_.file.path().string()),
         stacks_(expert_stacks(parameters)) {
     for (size_t i = 0; i < parameters.size(); ++i) {
       by_name_.emplace(parameters[i].name, i);
@@ -57,26 +57,31 @@ class Applier {
   }
 
   // Everything that the adapter has is of the model.
-  Result<> check() const {
-    for (const TensorView* view : tensors_.others) TRY(place_of(*view));
-    for (const auto& [module, pair] : tensors_.pairs) TRY(places_of(module, pair));
+  Result<> find_places() {
+    for (const TensorView* view : tensors_.others) {
+      if (const std::optional<size_t> place = TRY(place_of(*view))) whole_.emplace_back(*place, view);
+    }
+    for (const auto& [module, pair] : tensors_.pairs) {
+      const std::vector<size_t> places = TRY(places_of(module, pair));
+      if (!places.empty()) adapted_.push_back({places.front(), stack_of(module), &module, &pair});
+    }
     return {};
   }
 
-  Result<> apply(std::span<const size_t> places) const {
+  Result<> apply(std::span<const size_t> places, std::span<const NamedParameter> parameters) const {
     const std::set<size_t> chosen(places.begin(), places.end());
-    for (const TensorView* view : tensors_.others) {
-      const std::optional<size_t> place = TRY(place_of(*view));
-      if (place && chosen.contains(*place)) TRY(copy_stored(*view, where_, parameters_[*place].tensor.detach()));
+    for (const auto& [place, view] : whole_) {
+      if (chosen.contains(place)) TRY(copy_stored(*view, where_, parameters[place].tensor.detach()));
     }
-    for (const auto& [module, pair] : tensors_.pairs) {
-      const std::vector<size_t> of_module = TRY(places_of(module, pair));
-      if (of_module.empty() || !chosen.contains(of_module.front())) continue;
-      const ExpertStack* const stack = stack_of(module);
-      TRY(stack == nullptr ? merge(parameters_[of_module.front()], module, pair) : merge_stack(*stack, pair));
+    for (const auto& [place, stack, module, pair] : adapted_) {
+      if (!chosen.contains(place)) continue;
+      TRY(stack == nullptr ? merge(parameters[place], *module, *pair) : merge_stack(*stack, *pair, parameters));
     }
     return {};
   }
+
+  [[nodiscard]] const LoraConfig& config() const { return config_; }
+  [[nodiscard]] const SafetensorsFile& file() const { return tensors_.file; }
 
  private:
   Error bad(const std::string& tensor, const std::string& problem, std::string next = {}) const {
@@ -144,7 +149,8 @@ class Applier {
     return {};
   }
 
-  Result<> merge_stack(const ExpertStack& stack, const LoraPair& pair) const {
+  Result<> merge_stack(const ExpertStack& stack, const LoraPair& pair,
+                       std::span<const NamedParameter> parameters) const {
     const int64_t count = stack.num_experts, rank = pair.rank.rank;
     TRY(check_stack_pair(stack, pair, where_));
     const at::Tensor a = TRY(matrix(*pair.a, rank * count, stack.in)).view({count, rank, stack.in});
@@ -152,7 +158,7 @@ class Applier {
     for (int64_t e = 0; e < count; ++e) {
       const at::Tensor change = at::matmul(b.select(2, e), a.select(0, e)) * pair.rank.scale;
       int64_t row = 0;
-      for (const at::Tensor& target : expert_matrices(stack, parameters_, e)) {
+      for (const at::Tensor& target : expert_matrices(stack, parameters, e)) {
         at::Tensor rows = target;
         rows.copy_(on_host(rows).to(at::kDouble) + change.narrow(0, row, rows.size(0)));
         row += rows.size(0);
@@ -164,17 +170,23 @@ class Applier {
   // Without a matrix of its own for the head.
   [[nodiscard]] bool is_tied() const { return !by_name_.contains(kHeadName) && !by_name_.contains(kScoreHead); }
 
-  const LoraTensors& tensors_;
-  const LoraConfig& config_;
-  std::span<const NamedParameter> parameters_;
+  struct Adapted {
+    size_t place;              // that of its matrix, or of the first one of its stack
+    const ExpertStack* stack;  // null: one matrix
+    const std::string* module;
+    const LoraPair* pair;
+  };
+
+  LoraConfig config_;
+  LoraTensors tensors_;
   bool drops_head_;
   std::string where_;
   std::vector<ExpertStack> stacks_;
   std::unordered_map<std::string, size_t> by_name_;
   std::vector<std::string> names_;
+  std::vector<std::pair<size_t, const TensorView*>> whole_;
+  std::vector<Adapted> adapted_;
 };
-
-}  // namespace
 
 // PEFT's name for a part of an adapted module that is no matrix of the adapter: "q_proj.base_layer.bias". Experts may
 // have two wrappers.
@@ -328,19 +340,20 @@ Result<LoraMerge> LoraMerge::open(Env& env, const Path& folder, std::span<const 
                                   bool drops_head) {
   LoraConfig config = TRY(read_lora_config(env, folder));
   LoraTensors tensors = TRY(read_lora_tensors(env, folder));
-  TRY(Applier(tensors, config, parameters, drops_head).check());
-  return LoraMerge(std::move(config), std::move(tensors), drops_head);
+  auto parts = std::make_shared<Parts>(std::move(config), std::move(tensors), parameters, drops_head);
+  TRY(parts->find_places());
+  return LoraMerge(std::move(parts));
 }
 
 Result<> LoraMerge::apply(std::span<const size_t> places, std::span<const NamedParameter> parameters) const {
-  return Applier(tensors_, config_, parameters, drops_head_).apply(places);
+  return parts_->apply(places, parameters);
 }
 
 LoraAdapter LoraMerge::adapter() const {
   LoraAdapter adapter;
-  adapter.config = config_;
-  adapter.weights = {kAdapterWeightsFile, std::string(tensors_.file.head()), {}};
-  for (const TensorView& view : tensors_.file.tensors()) {
+  adapter.config = parts_->config();
+  adapter.weights = {kAdapterWeightsFile, std::string(parts_->file().head()), {}};
+  for (const TensorView& view : parts_->file().tensors()) {
     const auto* bytes = reinterpret_cast<const char*>(view.bytes.data());
     adapter.weights.slots.push_back({"", view.dtype, std::string(bytes, view.bytes.size())});
   }

@@ -82,19 +82,17 @@ class LoraMerge {
   static Result<LoraMerge> open(Env& env, const Path& folder, std::span<const NamedParameter> parameters,
                                 bool drops_head);
 
-  // The parameters with these places have the base's numbers, and get their sums. Errors name file and tensor: a shape that
-  // does not fit.
+  // The parameters with these places have the base's numbers, and get their sums. They are in the order that open() saw.
+  // Errors name file and tensor: a shape that does not fit.
   Result<> apply(std::span<const size_t> places, std::span<const NamedParameter> parameters) const;
   // The adapter as it was read, for a save.
   [[nodiscard]] LoraAdapter adapter() const;
 
  private:
-  LoraMerge(LoraConfig config, LoraTensors tensors, bool drops_head)
-      : config_(std::move(config)), tensors_(std::move(tensors)), drops_head_(drops_head) {}
+  class Parts;
+  explicit LoraMerge(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}
 
-  LoraConfig config_;
-  LoraTensors tensors_;
-  bool drops_head_;
+  std::shared_ptr<const Parts> parts_;
 };
 
 // The two files of the folder: the same bytes as were read, except for the base's path if one is given.

@@ -152,9 +152,10 @@ UnitBytes bytes_by_unit(const ModelConfig& model, std::span<const NamedParameter
 
 }  // namespace
 
-double read_part_bytes(const UnitBytes& units, bool merges, double element) {
-  constexpr double kSumAndProduct = 2.0 * sizeof(double);
-  return std::max(units.layer + (merges ? units.matrix * kSumAndProduct / element : 0.0), units.largest_end);
+double read_part_bytes(const UnitBytes& units, const MergeSize& merge, double element) {
+  const double next_to_it = merge.matrices * sizeof(double) / element;
+  return std::max(units.layer + units.matrix * next_to_it,
+                  units.largest_end * (1.0 + (merge.has_head ? next_to_it : 0.0)));
 }
 
 UnitBytes unit_bytes(const ModelConfig& model, double element) {

@@ -266,7 +266,7 @@ double started_bytes(const UnitBytes& units, const TrainedSize& trained, const R
   if (config.trainer.val_only || (!spreads && num_parts == 1)) return 0;
   const ModelDtype dtype = config.model.dtype;
   const auto element = static_cast<double>(num_bytes(dtype));
-  double part = read_part_bytes(units, trained.merges_adapter, element);
+  double part = read_part_bytes(units, trained.merge, element);
   if (spreads && num_parts > 1) part += part / static_cast<double>(num_parts);
   if (!trained.is_from_base) return part;
   const double adapter = trained.numbers * element;

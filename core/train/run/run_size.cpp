@@ -55,6 +55,14 @@ Result<std::optional<LoraSize>> estimate_critic_lora(Env& env, const ModelConfig
   return fresh_lora_size(critic, critic_lora_choice(section), loaded, critic_lora_place);
 }
 
+// Sum and product; and what a start of PiSSA or OLoRA is computed with.
+Result<MergeSize> merge_size(Env& env, const Path& folder) {
+  if (!is_adapter_folder(env, folder)) return MergeSize();
+  const LoraConfig config = TRY(read_lora_config(env, folder));
+  const LoraTensors tensors = TRY(read_lora_tensors(env, folder));
+  return MergeSize{changes_base(config.init) ? 4.0 : 2.0, tensors.pairs.contains("lm_head")};
+}
+
 Path critic_folder(const RunConfig& config) { return config.critic.model.path.value_or(config.model.path); }
 
 // Nothing: the run has no critic.
@@ -73,7 +81,7 @@ Result<std::optional<CriticSize>> critic_size(Env& env, const PluginRegistry& re
   return std::optional(std::move(out));
 }
 
-CriticBytes critic_bytes(Env& env, const RunConfig& config, const std::optional<CriticSize>& size) {
+Result<CriticBytes> critic_bytes(Env& env, const RunConfig& config, const std::optional<CriticSize>& size) {
   if (!size) return CriticBytes();
   const auto& [critic, lora, trained, units] = *size;
   const ModelDtype dtype = config.model.dtype;
@@ -81,7 +89,9 @@ CriticBytes critic_bytes(Env& env, const RunConfig& config, const std::optional<
   const double activations =
       critic_activation_bytes(critic, trained, config, critic_pass_options(config, trained.is_on_device),
                               critic_rows_per_update(config, plan_batches(config)));
-  const double started = read_part_bytes(units, is_adapter_folder(env, critic_folder(config)), element);
+  MergeSize merge = TRY(merge_size(env, critic_folder(config)));
+  merge.has_head = false;  // a critic has another one
+  const double started = read_part_bytes(units, merge, element);
   if (lora) {
     const double base = weight_bytes(critic, dtype, WeightCopies::kMasters);
     const double copies = base - static_cast<double>(critic.num_parameters()) * element;
@@ -172,7 +182,7 @@ Result<> measure_run(Env& env, const PluginRegistry& registry, const LoadedConfi
   out.plan = plan_batches(config);
   out.trained = TRY(trained_size(out.model, out.lora, loaded, "actor.optim"));
   out.trained.is_on_device = by_operators;
-  out.trained.merges_adapter = is_adapter_folder(env, config.model.path);
+  out.trained.merge = TRY(merge_size(env, config.model.path));
   out.memory = estimate_memory(out.model, out.lora, out.trained, config, by_operators);
   if (device.kind == DeviceKind::kCuda) out.memory.graphs = graph_bytes(out.model, config);
   out.not_reused = why_not_reused(config, out.model, num_ranks, by_operators);
@@ -189,7 +199,7 @@ Result<> measure_run(Env& env, const PluginRegistry& registry, const LoadedConfi
   out.ranks = estimate_ranks(config, out.model, out.plan, units, out.trained, num_ranks);
   if (size_of_critic) out.ranks.critic_bytes = critic_bytes_sent(config, out.plan, *size_of_critic, num_ranks);
   out.trained_state_bytes = out.memory.moments;
-  const CriticBytes critic = critic_bytes(env, config, size_of_critic);
+  const CriticBytes critic = TRY(critic_bytes(env, config, size_of_critic));
   out.memory.critic = critic.weights + critic.gradients + critic.moments;
   out.critic_state_bytes = critic.saved_weights + critic.moments;
   share_memory(out.model, units, out.trained, config, out.lora.has_value(), num_ranks, critic, out.memory);

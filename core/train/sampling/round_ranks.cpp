@@ -22,6 +22,10 @@ Result<std::vector<std::string>> RoundRanks::exchange(const std::string& bytes, 
   return all;
 }
 
+void RoundRanks::fail(const Error& error) {
+  if (!has_rounds_) ranks_->fail(error);
+}
+
 Result<> RoundRanks::finish_round(const Result<>& own) {
   if (!has_rounds_ || std::exchange(has_heard_, false)) return own;
   const auto all = on_every_rank(*ranks_, "end of sampling", [&]() -> Result<std::string> {

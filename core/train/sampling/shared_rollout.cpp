@@ -78,11 +78,12 @@ Result<SampleBatch> collect_on_ranks(RoundRanks& ranks, RolloutRunner& runner, c
   Result<> turned;
   const Meanwhile go_on = [&](int wait_ms) {
     turned = turn(samples, wait_ms);
+    if (!turned.ok()) ranks.fail(turned.error());
     return turned.ok();
   };
-  const std::vector<std::string> all =
-      TRY(ranks.exchange(encode_rows(samples, told, measured), kExchangeStage, on_turn ? go_on : Meanwhile()));
+  auto exchanged = ranks.exchange(encode_rows(samples, told, measured), kExchangeStage, on_turn ? go_on : Meanwhile());
   TRY(turned);
+  const std::vector<std::string> all = TRY(std::move(exchanged));
   TRY(queue.close());
   for (int rank = 0; rank < ranks.size(); ++rank) {
     if (rank != ranks.rank()) measured = TRY(decode_rows(all[static_cast<size_t>(rank)], samples));

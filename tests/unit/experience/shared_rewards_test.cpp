@@ -76,6 +76,7 @@ TEST(SharedPrompts, RowsOfAPromptTravelAsRewardsReadThem) {
   other.num_samples_per_prompt = 2;
   other.rows.resize(6);
   const std::string bytes = encode_prompt_rows(samples, 1);
+  EXPECT_LE(bytes.size(), most_bytes_of_rows(samples, 1));
   ASSERT_OK_AND_ASSIGN(const int64_t prompt, decode_prompt_rows(bytes, other));
   EXPECT_EQ(prompt, 1);
   EXPECT_EQ(other.rows[2].text, "c2");
@@ -265,6 +266,21 @@ TEST_F(TwoRanks, AFreeWorkerTakesPromptsWhileOthersAreSampled) {
   const std::vector<int64_t> first(scored_[1].begin(), scored_[1].begin() + 3);
   EXPECT_THAT(first, ElementsAre(5, 4, 3)) << "those that would wait longest";
   EXPECT_EQ(std::set<int64_t>(scored_[1].begin(), scored_[1].end()), (std::set<int64_t>{1, 2, 3, 4, 5}));
+}
+
+// The last prompt is so large that it stays on its rank while rows are sampled.
+TEST_F(TwoRanks, APromptThatIsTooLargeToTravelStays) {
+  samples_.rows[2 * kPrompts - 1].text.assign(PromptHandover::kMaxBytes, 'x');
+  SampleBatch none;
+  none.num_samples_per_prompt = 2;
+  none.rows.resize(2 * kPrompts);
+  score([&](int rank, RewardRunner& runner) {
+    if (rank == 0) feed_all(runner);
+    while (rank == 1 && runner.num_taken_over() < 4) ASSERT_OK(runner.tend(prompts_, none, 1));
+    ASSERT_OK(point_.meet(rank, "", [&](int) { return rank == 0 && runner.tend(prompts_, samples_).ok(); }));
+  });
+  EXPECT_THAT(std::vector<int64_t>(scored_[1].begin(), scored_[1].begin() + 4), ElementsAre(4, 3, 2, 1));
+  EXPECT_THAT(scored_[1], testing::Contains(5)) << "when all are sampled";
 }
 
 }  // namespace

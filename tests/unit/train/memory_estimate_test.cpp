@@ -76,11 +76,15 @@ TEST(MemoryEstimates, CountWhatIsReadAtTheStart) {
   memory.started = 9;
   EXPECT_EQ(memory.total(), steps + 7);
   TrainedSize merges = split.trained;
-  merges.merges_adapter = true;
+  merges.merge.matrices = 2;
   memory = split.alone;
   share_memory(split.model, split.units, merges, split.loaded.config, false, 2, {}, memory);
   EXPECT_EQ(memory.started, std::max(split.units.layer + 4.0 * split.units.matrix, split.units.largest_end))
       << "two matrices of float64 next to a layer of float32";
+  merges.merge.has_head = true;
+  memory = split.alone;
+  share_memory(split.model, split.units, merges, split.loaded.config, false, 2, {}, memory);
+  EXPECT_EQ(memory.started, std::max(split.units.layer + 4.0 * split.units.matrix, 5.0 * split.units.largest_end));
 }
 
 // A rank that writes files has one part at a time whole, however many files it writes.

@@ -78,7 +78,7 @@ class StartMemory : public testing::Test {
 
   MemoryEstimate estimate(const LoadedConfig& loaded, int num_ranks) const {
     TrainedSize trained = trained_size(model_, std::nullopt, loaded, "actor.optim").value();
-    trained.merges_adapter = is_adapter_folder(default_env(), path_);
+    if (path_ != folder_) trained.merge = {.matrices = 2.0};
     MemoryEstimate memory = estimate_memory(model_, std::nullopt, trained, loaded.config, /*by_operators=*/false);
     share_memory(model_, unit_bytes(model_, 4.0), trained, loaded.config, /*has_lora=*/false, num_ranks, {}, memory);
     return memory;
@@ -89,7 +89,7 @@ class StartMemory : public testing::Test {
   void use_adapter() {
     path_ = dir_ / "adapter";
     Model model = Model::load(default_env(), folder_).value();
-    ASSERT_OK(model.train_lora({.rank = 2, .alpha = 4.0}, 5));
+    ASSERT_OK(model.train_lora({.rank = 2, .alpha = 4.0, .target_modules = {"q_proj", "down_proj"}}, 5));
     ASSERT_OK(model.save(default_env(), path_, {.lora = LoraSave::kApart, .base_model = folder_.string()}));
     for (const char* const name : {"tokenizer.json", "tokenizer_config.json"})
       std::filesystem::copy_file(folder_ / name, path_ / name);
