@@ -103,6 +103,8 @@ def run(args, workload, num_ranks, stage=0, copies=1, settings=None, environment
         _, status, usage = os.wait4(process.pid, 0)
         peak = max(peak, usage.ru_maxrss * 1024)
         if status != 0:
+            for other in processes[processes.index(process) + 1:]:
+                other.kill()
             sys.exit(f"mortise failed with {num_ranks} ranks: {errors}")
     sent = (loopback_bytes() - before) / args.steps
     return times_of(out), sent, peak

@@ -7,6 +7,8 @@
 #include <numeric>
 #include <string>
 
+#include "dist/communicator.h"
+
 namespace mortise {
 
 namespace {
@@ -75,6 +77,13 @@ Result<> check_peer(int peer, int rank, int size, std::string_view call, std::st
   TRY(check_root(peer, size, call, stage));
   if (peer == rank) return wrong_argument(call, stage, fmt::format("rank {} cannot be its own partner", rank));
   return {};
+}
+
+Result<> check_note(std::string_view bytes, std::string_view stage) {
+  if (bytes.size() <= Communicator::kMaxNoteBytes) return {};
+  return wrong_argument("leave_note", stage,
+                        fmt::format("{} bytes are more than the {} that a note may have", bytes.size(),
+                                    size_t{Communicator::kMaxNoteBytes}));
 }
 
 }  // namespace mortise

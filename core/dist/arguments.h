@@ -24,5 +24,7 @@ Result<> check_root(int root, int size, std::string_view call, std::string_view 
 Result<> check_group_size(int part, int size);
 // Another rank of the group.
 Result<> check_peer(int peer, int rank, int size, std::string_view call, std::string_view stage);
+// At most Communicator::kMaxNoteBytes.
+Result<> check_note(std::string_view bytes, std::string_view stage);
 
 }  // namespace mortise

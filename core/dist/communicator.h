@@ -26,7 +26,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -45,6 +47,10 @@ class PendingCollective {
   // wait() returns at once. Ranks may get different answers, so no order of calls may depend on them.
   [[nodiscard]] virtual bool is_done() const = 0;
 };
+
+// What a rank does while it waits for others: it is called again and again, works or waits for at most about `wait_ms`
+// milliseconds, and says whether it has more to do. It may use counters and notes, but no collectives.
+using Meanwhile = std::function<bool(int wait_ms)>;
 
 // The largest or smallest value of all ranks, for metrics such as the time of the slowest rank.
 enum class Extreme { kMax, kMin };
@@ -109,8 +115,13 @@ class Communicator {
   // is its own. It lives as long as this communicator, and every call gives the same one. The ranks make the call together.
   virtual Result<Communicator*> side_group() = 0;
 
-  // Every rank's bytes, in rank order, on every rank. Sizes may differ and may be 0.
-  virtual Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage) = 0;
+  // Every rank's bytes, in rank order, on every rank. Sizes may differ and may be 0. The rank calls `meanwhile`
+  // until all have come.
+  virtual Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage,
+                                                    const Meanwhile& meanwhile) = 0;
+  Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage) {
+    return exchange(bytes, stage, {});
+  }
   // The bytes of the rank `root`, on every rank; those of the others are ignored.
   virtual Result<std::string> broadcast_bytes(const std::string& bytes, int root, std::string_view stage) = 0;
 
@@ -119,7 +130,12 @@ class Communicator {
   virtual Result<int64_t> add_to_counter(const std::string& counter, int64_t amount, std::string_view stage) = 0;
   // Every rank is done with it: one of them forgets it.
   virtual Result<> forget_counter(const std::string& counter, std::string_view stage) = 0;
-  // 0, 1, ...: the same number on all ranks, which ask for numbers in the same order. For the names of counters.
+  // Bytes that a rank leaves for another one under a new name, at most kMaxNoteBytes. As for counters, this is no collective.
+  static constexpr size_t kMaxNoteBytes = size_t{4} << 20;
+  virtual Result<> leave_note(const std::string& name, const std::string& bytes, std::string_view stage) = 0;
+  // The note with this name, which is gone then; nothing if there is none yet. Only one rank may look for it.
+  virtual Result<std::optional<std::string>> take_note(const std::string& name, std::string_view stage) = 0;
+  // 0, 1, ...: the same number on all ranks, which ask for numbers in the same order. For the names of counters and notes.
   [[nodiscard]] int64_t next_number() { return num_numbers_++; }
 
   // Says where this rank is now. If this rank dies, the others name the stage and the step. Costs no message.

@@ -83,7 +83,8 @@ class OneProcess : public Communicator {
     return side_.get();
   }
 
-  Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view) override {
+  using Communicator::exchange;
+  Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view, const Meanwhile&) override {
     return std::vector<std::string>{bytes};
   }
   Result<std::string> broadcast_bytes(const std::string& bytes, int root, std::string_view stage) override {
@@ -97,6 +98,15 @@ class OneProcess : public Communicator {
   Result<> forget_counter(const std::string& counter, std::string_view) override {
     counters_.erase(counter);
     return {};
+  }
+  Result<> leave_note(const std::string& name, const std::string& bytes, std::string_view stage) override {
+    TRY(check_note(bytes, stage));
+    notes_[name] = bytes;
+    return {};
+  }
+  Result<std::optional<std::string>> take_note(const std::string& name, std::string_view) override {
+    auto note = notes_.extract(name);
+    return note ? std::optional(std::move(note.mapped())) : std::nullopt;
   }
 
   void enter(std::string_view, int64_t) override {}
@@ -116,6 +126,7 @@ class OneProcess : public Communicator {
   }
 
   std::map<std::string, int64_t> counters_;
+  std::map<std::string, std::string> notes_;
   std::unique_ptr<OneProcess> side_;
 };
 

@@ -68,8 +68,8 @@ class Model {
     uint64_t seed = 0;
   };
   // As load(), for ranks that keep only some of the numbers: matrices (weight_units.h) have no memory before read_part() or
-  // read_parts(), and `env` has to live until then. An adapter's folder is read at once. `head`: a folder of a language model
-  // gets it in place of its own.
+  // read_parts(), and `env` has to live until then. An adapter is merged into each part as this is read. `head`: a folder of a
+  // language model, or of its adapter, gets it in place of its own.
   static Result<Model> open(Env& env, const Path& folder, const std::string& dtype,
                             const std::optional<NewHead>& head = {});
   // Gives the matrices of a part (embedding, layers from 1, head) memory and numbers: those that this rank has of them, and with

@@ -41,7 +41,7 @@ Result<Model> Model::open(Env& env, const Path& folder, const std::string& dtype
     TRY(check_weight_bytes(env, base, model.config_));
     const bool base_is_classifier = model.config_.is_classifier;
     if (is_adapter) model.config_ = TRY(add_adapter_head(env, folder, std::move(model.config_)));
-    const bool makes_head = head && !is_adapter && !model.config_.is_classifier;
+    const bool makes_head = head && !model.config_.is_classifier;
     if (makes_head) model.config_ = head->config;
     ParameterStore store = allocate_parameters(model.config_, TRY(parameter_type(dtype)), /*requires_grad=*/true,
                                                at::kCPU, ParameterMemory::kCommon);
@@ -53,13 +53,15 @@ Result<Model> Model::open(Env& env, const Path& folder, const std::string& dtype
     if (rounds_matrices(dtype)) allocate_rounded(model.weights_);
     model.unread_ =
         std::make_shared<UnreadWeights>(env, base, model.config_, model.config_.is_classifier && !base_is_classifier);
+    if (is_adapter) {
+      const LoraMerge merge = TRY(LoraMerge::open(env, folder, model.parameters_, makes_head));
+      model.adapter_ = std::make_shared<LoraAdapter>(merge.adapter());
+      model.unread_->change_by([merge](std::span<const size_t> places, std::span<const NamedParameter> parameters) {
+        const at::NoGradGuard no_grad;
+        return merge.apply(places, parameters);
+      });
+    }
     model.layout_ = std::make_shared<StoredLayout>(TRY(model.unread_->read_common(model.parameters_)));
-    if (!is_adapter) return model;
-    TRY(model.read_parts());
-    const at::NoGradGuard no_grad;
-    model.adapter_ = std::make_shared<LoraAdapter>(TRY(apply_lora(env, folder, model.parameters_)));
-    model.loaded_version_ = model.version_sum();
-    round_to_nearest(model.weights_);
     return model;
   });
 }
@@ -108,6 +110,7 @@ Result<> Model::read_parts() {
     for (int64_t part = 0; part < config_.num_layers + 2; ++part) TRY(read_part(part));
   }
   merge_parts();
+  if (adapter_ != nullptr) loaded_version_ = version_sum();
   end_reading();
   return {};
 }

@@ -159,6 +159,25 @@ def the_check_names_runs_that_it_predicts_badly():
     expect([line.split(":")[0] for line in bad] == ["2 ranks with stage 0", "4 ranks with stage 0"], f"{bad}")
 
 
+def the_check_leaves_out_rounds_in_which_the_machine_changed_its_speed():
+    class Args:
+        rounds = 2
+
+    def checked(predictions, steps):
+        scale_check.wire_rate = scale_check.fresh_rate = lambda: 1.0
+        scale_check.predict = lambda *_: predictions.pop(0)
+        scale_check.measure = lambda *_: {"step": steps.pop(0)}
+        return scale_check.rounds_of(Args, {"prompts_per_step": 4}, 2, 0, 1.0)
+
+    saved = {name: getattr(scale_check, name) for name in ("wire_rate", "fresh_rate", "predict", "measure")}
+    steady = checked([1.0, 1.1, 2.0, 2.0], [1.0, 5.0, 2.0])
+    restless = checked([1.0, 2.0, 4.0, 8.0, 16.0], [1.0, 2.0, 4.0, 8.0])
+    for name, value in saved.items():
+        setattr(scale_check, name, value)
+    expect(steady == ([(1.05, 1.0), (2.0, 2.0)], 1), f"{steady}")
+    expect(restless == ([(6.0, 4.0), (12.0, 8.0)], 2), f"not more are left out than were asked for: {restless}")
+
+
 def failures_cost_saves_repeated_work_and_restarts():
     # With random failures, a segment of work and its save is whole with chance exp(-segment / between), and so is a restart.
     def expected(plan, interval):
@@ -188,6 +207,6 @@ def the_page_has_the_tables():
 
 for check in (rank_counts_what_it_decodes, sync_is_the_step_of_scale, equal_lengths_leave_nothing_to_wait_for,
               more_staleness_waits_less, the_ledger_finds_faults, shared_layers_are_one_device,
-              the_check_names_runs_that_it_predicts_badly, failures_cost_saves_repeated_work_and_restarts, the_check_predicts_ranks_from_one_rank_of_their_size, the_page_has_the_tables):
+              the_check_names_runs_that_it_predicts_badly, the_check_leaves_out_rounds_in_which_the_machine_changed_its_speed, failures_cost_saves_repeated_work_and_restarts, the_check_predicts_ranks_from_one_rank_of_their_size, the_page_has_the_tables):
     check()
 end()

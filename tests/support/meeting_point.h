@@ -1,8 +1,10 @@
 // Where threads that stand for ranks meet and exchange bytes.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,8 +21,9 @@ class MeetingPoint {
  public:
   explicit MeetingPoint(int size) : bytes_(static_cast<size_t>(size)) {}
 
-  // Returns when all ranks have come with their bytes, or with the Error of one that has failed.
-  Result<std::vector<std::string>> meet(int rank, std::string bytes) {
+  // Returns when all ranks have come with their bytes, or with the Error of one that has failed. `meanwhile` is called until
+  // then, as long as it says that it has more to do.
+  Result<std::vector<std::string>> meet(int rank, std::string bytes, const std::function<bool(int)>& meanwhile = {}) {
     std::unique_lock lock(mutex_);
     if (failed_) return *failed_;
     num_sent_ += bytes.size();
@@ -32,7 +35,14 @@ class MeetingPoint {
       ++turn_;
       changed_.notify_all();
     }
-    changed_.wait(lock, [&] { return turn_ != turn || failed_; });
+    const auto is_over = [&] { return turn_ != turn || failed_; };
+    for (bool goes_on = meanwhile != nullptr;
+         goes_on && !changed_.wait_for(lock, std::chrono::milliseconds(1), is_over);) {
+      lock.unlock();
+      goes_on = meanwhile(1);
+      lock.lock();
+    }
+    changed_.wait(lock, is_over);
     if (turn_ == turn) return *failed_;
     return shown_;
   }
@@ -44,6 +54,20 @@ class MeetingPoint {
   void forget(const std::string& counter) {
     const std::lock_guard lock(mutex_);
     counters_.erase(counter);
+  }
+  void leave_note(const std::string& name, const std::string& bytes) {
+    const std::lock_guard lock(mutex_);
+    notes_[name] = bytes;
+  }
+  std::optional<std::string> take_note(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    auto note = notes_.extract(name);
+    return note ? std::optional(std::move(note.mapped())) : std::nullopt;
+  }
+  // Counters and notes that nobody has forgotten or taken.
+  [[nodiscard]] size_t num_left() {
+    const std::lock_guard lock(mutex_);
+    return counters_.size() + notes_.size();
   }
   void fail(const Error& error) {
     const std::lock_guard lock(mutex_);
@@ -75,6 +99,7 @@ class MeetingPoint {
   std::condition_variable changed_;
   std::vector<std::string> bytes_, shown_;
   std::map<std::string, int64_t> counters_;
+  std::map<std::string, std::string> notes_;
   std::map<std::pair<int, int>, std::unique_ptr<MeetingPoint>> parts_;
   int64_t turn_ = 0;
   int num_here_ = 0;

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -135,9 +136,11 @@ class ThreadRank : public Communicator {
     if (side_ == nullptr) side_ = group(point_->side(), rank_, size_);
     return side_.get();
   }
-  Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage) override {
+  using Communicator::exchange;
+  Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage,
+                                            const Meanwhile& meanwhile) override {
     if (stage == failing_stage_ && ++num_calls_ == failing_call_) fail(error_);
-    return point_->meet(rank_, bytes);
+    return point_->meet(rank_, bytes, meanwhile);
   }
   Result<std::string> broadcast_bytes(const std::string& bytes, int root, std::string_view stage) override {
     return TRY(exchange(bytes, stage))[static_cast<size_t>(root)];
@@ -148,6 +151,14 @@ class ThreadRank : public Communicator {
   Result<> forget_counter(const std::string& counter, std::string_view) override {
     point_->forget(counter);
     return {};
+  }
+  Result<> leave_note(const std::string& name, const std::string& bytes, std::string_view) override {
+    EXPECT_LE(bytes.size(), size_t{kMaxNoteBytes});
+    point_->leave_note(name, bytes);
+    return {};
+  }
+  Result<std::optional<std::string>> take_note(const std::string& name, std::string_view) override {
+    return point_->take_note(name);
   }
   // This rank fails in its `call`-th exchange of the stage with this group, counted from 1. All ranks get the error, which
   // names it.

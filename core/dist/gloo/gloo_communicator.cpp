@@ -21,6 +21,7 @@
 
 #include "dist/arguments.h"
 #include "dist/gloo/c10d_handle.h"
+#include "dist/gloo/gloo_call.h"
 #include "dist/gloo/gloo_devices.h"
 #include "dist/nccl/carry_device.h"
 #include "dist/nccl/nccl_module.h"
@@ -28,8 +29,6 @@
 namespace mortise {
 
 namespace {
-
-using Work = c10::intrusive_ptr<c10d::Work>;
 
 constexpr const char* kWholeName = "gloo";
 
@@ -74,104 +73,6 @@ std::string start_of(const std::string& bytes) {
   std::string start(reinterpret_cast<const char*>(&length), kLengthBytes);
   return start.append(bytes, 0, kStartBytes - kLengthBytes);
 }
-
-bool has_ended(c10d::Work& work) {
-  try {
-    return work.isCompleted();
-  } catch (const std::exception&) {
-    return true;  // wait() looks for the exception
-  }
-}
-
-// Finishes the completion when a device has done the work. A device tells nobody when it is done, so a thread looks.
-class DeviceLook {
- public:
-  DeviceLook(Work work, std::shared_ptr<Completion> completion)
-      : thread_([this, work = std::move(work), completion = std::move(completion)] {
-          while (!is_over_ && !has_ended(*work)) std::this_thread::sleep_for(std::chrono::microseconds(50));
-          completion->finish();
-        }) {}
-  DeviceLook(const DeviceLook&) = delete;
-  DeviceLook& operator=(const DeviceLook&) = delete;
-  ~DeviceLook() {
-    is_over_ = true;
-    thread_.join();
-  }
-
- private:
-  std::atomic<bool> is_over_ = false;
-  std::thread thread_;
-};
-
-// One call that Gloo's threads, or a device, work on.
-class Call {
- public:
-  Call(std::shared_ptr<RankWatch> watch, std::string_view stage, const RankSet& ranks, Work work, bool is_on_device)
-      : watch_(std::move(watch)),
-        stage_(stage),
-        ranks_(ranks),
-        work_(std::move(work)),
-        completion_(watch_->new_completion()),
-        is_on_device_(is_on_device) {
-    if (is_on_device_) return;
-    work_->getFuture()->addCallback([completion = completion_](c10::ivalue::Future&) { completion->finish(); });
-  }
-  // What this rank computes when the call is done.
-  void then(std::function<void()> rest) { rest_ = std::move(rest); }
-  [[nodiscard]] bool is_done() const { return done_ || has_ended(*work_); }
-  Result<> wait() {
-    if (done_) return {};
-    done_ = true;
-    {
-      std::optional<DeviceLook> look;
-      if (is_on_device_) look.emplace(work_, completion_);
-      TRY(watch_->wait(completion_, stage_, ranks_));
-    }
-    try {
-      // A device's work is also complete when it has failed, and its wait() only orders streams: it throws nothing then.
-      if (is_on_device_) throw_failure();
-      work_->wait();
-      if (is_on_device_) throw_failure();
-      if (rest_) rest_();
-    } catch (const std::exception& error) {
-      return watch_->explain_failure(stage_, c10d_text(error));
-    }
-    return {};
-  }
-
- private:
-  void throw_failure() const {
-    if (const std::exception_ptr failure = work_->exception()) std::rethrow_exception(failure);
-  }
-
-  std::shared_ptr<RankWatch> watch_;
-  std::string stage_;
-  RankSet ranks_;
-  Work work_;
-  std::shared_ptr<Completion> completion_;
-  std::function<void()> rest_;
-  bool is_on_device_;
-  bool done_ = false;
-};
-
-class PendingCall : public PendingCollective {
- public:
-  explicit PendingCall(Call call) : call_(std::move(call)) {}
-  ~PendingCall() override { static_cast<void>(call_.wait()); }
-  PendingCall(const PendingCall&) = delete;
-  PendingCall& operator=(const PendingCall&) = delete;
-  Result<> wait() override {
-    const Result<> done = call_.wait();
-    if (!done.ok()) failure_ = done.error();
-    if (failure_) return *failure_;
-    return {};
-  }
-  [[nodiscard]] bool is_done() const override { return call_.is_done(); }
-
- private:
-  Call call_;
-  std::optional<Error> failure_;
-};
 
 class NothingPendingHere : public PendingCollective {
  public:
@@ -350,9 +251,13 @@ class GlooCommunicator : public Communicator {
   }
 
   // Few texts are long: a second round, for what is left of them, is seldom needed.
-  Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage) override {
+  using Communicator::exchange;
+  Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage,
+                                            const Meanwhile& meanwhile) override {
     const at::Tensor starts = at::empty({size() * kStartBytes}, at::kByte);
-    TRY(all_gather(byte_tensor(start_of(bytes), kStartBytes), starts, stage));
+    const at::Tensor own = byte_tensor(start_of(bytes), kStartBytes);
+    Call call = TRY(start_gather(own, starts, stage));
+    TRY(call.wait(meanwhile));
     std::vector<int64_t> left(static_cast<size_t>(size()));
     std::vector<std::string> texts;
     const auto* start = reinterpret_cast<const char*>(starts.data_ptr());
@@ -384,20 +289,27 @@ class GlooCommunicator : public Communicator {
   }
 
   Result<int64_t> add_to_counter(const std::string& counter, int64_t amount, std::string_view stage) override {
-    TRY(watch_->check(stage));
-    try {
-      return counters_->add(counter, amount) - amount;
-    } catch (const std::exception& error) {
-      return watch_->explain_failure(stage, c10d_text(error));
-    }
+    return ask_store(stage, [&] { return counters_->add(counter, amount) - amount; });
   }
   Result<> forget_counter(const std::string& counter, std::string_view stage) override {
-    try {
-      counters_->deleteKey(counter);
-    } catch (const std::exception& error) {
-      return watch_->explain_failure(stage, c10d_text(error));
-    }
+    TRY(ask_store(stage, [&] { return counters_->deleteKey(counter); }));
     return {};
+  }
+  Result<> leave_note(const std::string& name, const std::string& bytes, std::string_view stage) override {
+    TRY(check_note(bytes, stage));
+    TRY(ask_store(stage, [&] {
+      counters_->set(name, std::vector<uint8_t>(bytes.begin(), bytes.end()));
+      return true;
+    }));
+    return {};
+  }
+  Result<std::optional<std::string>> take_note(const std::string& name, std::string_view stage) override {
+    return ask_store(stage, [&]() -> std::optional<std::string> {
+      if (!counters_->check({name})) return std::nullopt;
+      const std::vector<uint8_t> bytes = counters_->get(name);
+      counters_->deleteKey(name);
+      return std::string(bytes.begin(), bytes.end());
+    });
   }
 
   void enter(std::string_view stage, int64_t step) override { watch_->enter(stage, step); }
@@ -411,6 +323,17 @@ class GlooCommunicator : public Communicator {
   }
 
  private:
+  // A call of the store that counts and keeps notes, which throws if it fails.
+  template <class Ask>
+  auto ask_store(std::string_view stage, const Ask& ask) -> Result<decltype(ask())> {
+    TRY(watch_->check(stage));
+    try {
+      return ask();
+    } catch (const std::exception& error) {
+      return watch_->explain_failure(stage, c10d_text(error));
+    }
+  }
+
   // All ranks are here. A group has groups too.
   void end_alike() {
     left_ = true;

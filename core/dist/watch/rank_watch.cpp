@@ -37,6 +37,8 @@ constexpr milliseconds kMaxGap{1000};
 constexpr milliseconds kDyingLimit{1000};
 // While a rank waits, its view shows so often how far the others are.
 constexpr milliseconds kViewPause{500};
+// A rank that works while it waits looks so often at least whether the others have come.
+constexpr milliseconds kMostMeanwhile{10};
 // How long a main thread has that is still connecting to the others or reads its model: there is nothing to save yet.
 constexpr milliseconds kStartGrace{1000};
 
@@ -127,6 +129,8 @@ struct RankWatch::Shared : std::enable_shared_from_this<RankWatch::Shared> {
   void set_verdict(const Verdict& found);
   [[nodiscard]] Error error_of(const Verdict& found, std::string_view stage) const;
   bool others_have_ended();
+  void work_meanwhile(std::unique_lock<std::mutex>& lock, const std::function<bool()>& is_over,
+                      const std::function<bool(int wait_ms)>& meanwhile);
 };
 
 // One exchange with the store. False if it is lost.
@@ -416,14 +420,43 @@ class SharedCompletion : public Completion {
 
 std::shared_ptr<Completion> RankWatch::new_completion() { return std::make_shared<SharedCompletion<Shared>>(shared_); }
 
-Result<> RankWatch::wait(const std::shared_ptr<Completion>& completion, std::string_view stage, const RankSet& ranks) {
+// A wait is prolonged by an eighth at most, if `meanwhile` keeps to its time.
+void RankWatch::Shared::work_meanwhile(std::unique_lock<std::mutex>& lock, const std::function<bool()>& is_over,
+                                       const std::function<bool(int wait_ms)>& meanwhile) {
+  const Clock::time_point begin = Clock::now();
+  Clock::time_point shown = begin;
+  if (call_ended.wait_for(lock, milliseconds{1}, is_over)) return;
+  for (bool goes_on = true; goes_on && !is_over();) {
+    lock.unlock();
+    const Clock::time_point now = Clock::now();
+    if (now - shown >= kViewPause) {
+      live_refresh();
+      shown = now;
+    }
+    const auto waited = std::chrono::duration_cast<milliseconds>(now - begin);
+    goes_on = meanwhile(static_cast<int>(std::clamp(waited / 8, milliseconds{1}, kMostMeanwhile).count()));
+    lock.lock();
+  }
+}
+
+Result<> RankWatch::wait(const std::shared_ptr<Completion>& completion, std::string_view stage, const RankSet& ranks,
+                         const std::function<bool(int wait_ms)>& meanwhile) {
   const auto& call = static_cast<const SharedCompletion<Shared>&>(*completion);
   std::unique_lock lock(shared_->mutex);
   const auto wait = shared_->waits.insert(
       shared_->waits.end(),
       {.stage = std::string(stage), .ranks = ranks, .waited_s = 0, .notice_s = shared_->options.limits.notice_s});
   shared_->show_place();
-  while (!shared_->call_ended.wait_for(lock, kViewPause, [&] { return call.done() || shared_->verdict; })) {
+  const auto is_over = [&] { return call.done() || shared_->verdict; };
+  try {
+    if (meanwhile) shared_->work_meanwhile(lock, is_over, meanwhile);
+  } catch (...) {  // this rank waits no longer
+    if (!lock.owns_lock()) lock.lock();
+    shared_->waits.erase(wait);
+    shared_->show_place();
+    throw;
+  }
+  while (!shared_->call_ended.wait_for(lock, kViewPause, is_over)) {
     lock.unlock();  // the view may wait for its terminal
     live_refresh();
     lock.lock();

@@ -65,8 +65,10 @@ class RankWatch {
   // A call of this rank begins; an Error if the group has failed. is_collective: it counts in the order of calls.
   Result<> begin_call(std::string_view stage, bool is_collective);
   std::shared_ptr<Completion> new_completion();
-  // Until it is finished, or the group has failed. `ranks`: those that the call concerns.
-  Result<> wait(const std::shared_ptr<Completion>& completion, std::string_view stage, const RankSet& ranks = {});
+  // Until it is finished, or the group has failed. `ranks`: those that the call concerns. `meanwhile`: as Meanwhile in
+  // communicator.h.
+  Result<> wait(const std::shared_ptr<Completion>& completion, std::string_view stage, const RankSet& ranks = {},
+                const std::function<bool(int wait_ms)>& meanwhile = {});
   // The call failed with `text`: waits until the cause shows, and returns it.
   Error explain_failure(std::string_view stage, const std::string& text);
 

@@ -72,11 +72,14 @@ std::vector<int64_t> rows_of_prompts(std::span<const int64_t> prompts, int64_t n
 
 RewardBatch make_reward_batch(const PromptBatch& prompts, const SampleBatch& samples, const ColumnTypes& types,
                               const ScoreContext& context, std::optional<std::span<const int64_t>> only) {
-  std::vector<int64_t> rows(samples.rows.size());
-  std::iota(rows.begin(), rows.end(), 0);
-  if (only) rows = rows_of_prompts(*only, samples.num_samples_per_prompt);
-  RewardBatch batch = reward_batch_of(prompts, samples, context, rows);
-  add_columns(prompts, samples, rows, types, batch);
+  std::vector<int64_t> all;
+  if (!only) {
+    all.resize(samples.rows.size());
+    std::iota(all.begin(), all.end(), 0);
+    only = all;
+  }
+  RewardBatch batch = reward_batch_of(prompts, samples, context, *only);
+  add_columns(prompts, samples, *only, types, batch);
   return batch;
 }
 

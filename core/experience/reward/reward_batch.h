@@ -25,7 +25,7 @@ struct ScoreContext {
 std::vector<int64_t> rows_of_prompts(std::span<const int64_t> prompts, int64_t num_samples_per_prompt);
 
 // The typed columns of B rows: prompt and completion as text and ids, and the data columns that `types` names. `only`:
-// the rows of these prompts.
+// these rows.
 RewardBatch make_reward_batch(const PromptBatch& prompts, const SampleBatch& samples, const ColumnTypes& types,
                               const ScoreContext& context, std::optional<std::span<const int64_t>> only = std::nullopt);
 

@@ -4,8 +4,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <deque>
+#include <thread>
 
 #include "experience/reward/reward_scores.h"
 #include "foundation/base/at_place.h"
@@ -13,8 +15,6 @@
 #include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
 #include "foundation/metrics/live.h"
-#include "plugin/worker/channel.h"
-#include "plugin/worker/piece_queue.h"
 
 namespace mortise {
 
@@ -91,14 +91,20 @@ bool RewardRunner::works_ahead() const {
   });
 }
 
-Result<> RewardRunner::begin(const PromptBatch& prompts, int64_t num_samples_per_prompt, const ScoreContext& context) {
+Result<> RewardRunner::begin_batch(const PromptBatch& prompts, int64_t num_samples_per_prompt,
+                                   const ScoreContext& context) {
   context_ = context;
   has_begun_ = true;
   num_rows_ = static_cast<int64_t>(prompts.prompts.size()) * num_samples_per_prompt;
   num_given_ = 0;
+  num_taken_over_ = 0;
+  received_ = {};
+  is_received_.clear();
   for (Function& function : functions_) {
     function.begun.clear();
+    function.rows.clear();
     function.waiting.clear();
+    function.handover.reset();
     function.claims.reset();
     if (!scores(function, context)) continue;
     TRY(function.reward->begin(
@@ -107,46 +113,55 @@ Result<> RewardRunner::begin(const PromptBatch& prompts, int64_t num_samples_per
   return {};
 }
 
-Result<> RewardRunner::give(Function& function, int64_t prompt, const RewardBatch& rows) {
-  function.begun.push_back(prompt);
-  return function.reward->add(rows);
-}
-
-// What the workers would begin with soon. Other ranks may score the rest, if they are done earlier.
-Result<> RewardRunner::give_waiting(Function& function) {
-  while (!function.waiting.empty() && function.reward->wants_more()) {
-    const auto [prompt, rows] = std::move(function.waiting.front());
-    function.waiting.pop_front();
-    TRY(give(function, prompt, rows));
+Result<> RewardRunner::begin(const PromptBatch& prompts, int64_t num_samples_per_prompt, const ScoreContext& context) {
+  TRY(begin_batch(prompts, num_samples_per_prompt, context));
+  for (Function& function : functions_) {
+    if (scores(function, context) && is_split(function) && ranks_.hand_over) function.handover = ranks_.hand_over();
   }
   return {};
 }
 
+Result<> RewardRunner::give(Function& function, const Rows& rows, int64_t prompt) const {
+  const std::vector<int64_t> given = rows_of_prompts(std::span(&prompt, 1), rows.samples.num_samples_per_prompt);
+  function.begun.push_back(prompt);
+  function.rows.insert(function.rows.end(), given.begin(), given.end());
+  return function.reward->add(batch_of(rows, given));
+}
+
 Result<> RewardRunner::feed(const PromptBatch& prompts, const SampleBatch& samples, int64_t prompt) {
   if (!works_ahead()) return {};
-  const RewardBatch rows = batch_of({prompts, samples}, std::span(&prompt, 1));
+  const Rows rows{prompts, samples};
   for (Function& function : functions_) {
     if (!scores(function, context_) || !function.reward->works_ahead()) continue;
     // Else the order of the rows would depend on which rank is faster.
     if (ranks_.size > 1 && !function.is_shared) continue;
     if (is_split(function)) {
-      function.waiting.emplace_back(prompt, rows);
-      TRY(give_waiting(function));
+      function.waiting.push_back(prompt);
+      TRY(give_waiting(function, rows));
     } else {
-      TRY(give(function, prompt, rows));
+      TRY(give(function, rows, prompt));
     }
   }
   num_given_ += samples.num_samples_per_prompt;
   return {};
 }
 
-Result<> RewardRunner::tend() {
+Result<> RewardRunner::tend(const PromptBatch& prompts, const SampleBatch& samples, int wait_ms) {
+  const Rows rows{prompts, samples};
+  RewardFunction* busy = nullptr;
   for (Function& function : functions_) {
     if (!scores(function, context_)) continue;
     TRY(function.reward->advance(0));
-    TRY(give_waiting(function));
+    TRY(give_waiting(function, rows));
+    if (function.handover != nullptr) {
+      TRY(hand_over(function, rows));
+      TRY(take_over(function, rows));
+    }
+    if (!function.reward->is_idle()) busy = function.reward.get();
   }
   show_progress();
+  if (wait_ms > 0 && busy != nullptr) return busy->advance(wait_ms);
+  if (wait_ms > 0) std::this_thread::sleep_for(std::chrono::milliseconds(wait_ms));
   return {};
 }
 
@@ -161,8 +176,8 @@ void RewardRunner::show_progress() const {
              num_given_ - done);
 }
 
-RewardBatch RewardRunner::batch_of(const Rows& rows, std::span<const int64_t> prompts) const {
-  return make_reward_batch(rows.prompts, rows.samples, types_, context_, prompts);
+RewardBatch RewardRunner::batch_of(const Rows& all, std::span<const int64_t> rows) const {
+  return make_reward_batch(all.prompts, all.samples, types_, context_, rows);
 }
 
 // All rows that the function does not have yet, in one part if it has none.
@@ -172,69 +187,13 @@ Result<> RewardRunner::give_all(Function& function, const Rows& rows, std::deque
     if (std::ranges::find(function.begun, prompt) == function.begun.end()) rest.push_back(prompt);
   }
   if (!function.begun.empty()) {
-    for (const int64_t prompt : rest) TRY(give(function, prompt, batch_of(rows, std::span(&prompt, 1))));
+    for (const int64_t prompt : rest) TRY(give(function, rows, prompt));
     return {};
   }
+  function.rows = rows_of_prompts(rest, rows.samples.num_samples_per_prompt);
   function.begun = std::move(rest);
   batches.push_back(make_reward_batch(rows.prompts, rows.samples, types_, context_));
   return function.reward->add(batches.back());
-}
-
-// Who scores the prompts that no reward has. A function in workers takes them one after another, any other at once.
-Result<> RewardRunner::split(const Rows& rows, std::deque<RewardBatch>& batches) {
-  std::vector<Function*> functions;
-  Encoder sent;
-  for (Function& function : functions_) {
-    if (!scores(function, context_) || !is_split(function)) continue;
-    functions.push_back(&function);
-    OwnPrompts own{function.reward->works_ahead(), function.begun, {}};
-    for (const auto& [prompt, batch] : function.waiting) own.waiting.push_back(prompt);
-    sent.text(encode_own_prompts(own));
-  }
-  if (functions.empty()) return {};
-  std::vector<std::vector<OwnPrompts>> all(functions.size());
-  for (const std::string& bytes : TRY(ranks_.exchange(sent.bytes()))) {
-    Decoder in(bytes);
-    for (std::vector<OwnPrompts>& of_function : all)
-      of_function.push_back(TRY(decode_own_prompts(in.text(), rows.prompts.prompts.size())));
-  }
-  const std::vector<int64_t> loads = loads_of_prompts(rows.samples);
-  for (size_t i = 0; i < functions.size(); ++i) {
-    Function& function = *functions[i];
-    function.waiting.clear();
-    std::vector<std::vector<int64_t>> lists = deal_prompts(all[i], loads);
-    if (std::ranges::all_of(all[i], &OwnPrompts::works_ahead)) {
-      function.claims = ranks_.share(std::move(lists));
-      function.has_more = true;
-      continue;
-    }
-    std::vector<int64_t>& own = lists[static_cast<size_t>(ranks_.rank)];
-    if (own.empty()) continue;
-    std::ranges::sort(own);
-    function.begun.insert(function.begun.end(), own.begin(), own.end());
-    batches.push_back(batch_of(rows, own));
-    TRY(function.reward->add(batches.back()));
-  }
-  return {};
-}
-
-// Several prompts at a time, because workers take up to kMaxPieceRows rows at once: but few enough that each rank comes
-// back for more.
-Result<> RewardRunner::take_claimed(Function& function, const Rows& rows) const {
-  const int64_t most_of_piece = std::max<int64_t>(1, kMaxPieceRows / rows.samples.num_samples_per_prompt);
-  const int64_t most = std::clamp<int64_t>(std::ssize(rows.prompts.prompts) / (8 * ranks_.size), 1, most_of_piece);
-  while (function.has_more && function.reward->wants_more()) {
-    std::vector<int64_t> taken;
-    while (function.has_more && std::ssize(taken) < most) {
-      const std::optional<int64_t> prompt = TRY(function.claims->next());
-      function.has_more = prompt.has_value();
-      if (prompt) taken.push_back(*prompt);
-    }
-    function.begun.insert(function.begun.end(), taken.begin(), taken.end());
-    if (!taken.empty()) TRY(function.reward->add(batch_of(rows, taken)));
-    if (!function.has_more) function.reward->close();
-  }
-  return {};
 }
 
 // Waits until the workers of all functions are done, and serves all of them meanwhile.
@@ -261,8 +220,8 @@ Result<std::vector<ScorePart>> RewardRunner::finish_own(const Rows& rows) {
   for (Function& function : functions_) {
     ScorePart& part = parts.emplace_back();
     if (!scores(function, context_)) continue;
-    std::ranges::sort(function.begun);
-    part.rows = rows_of_prompts(function.begun, rows.samples.num_samples_per_prompt);
+    std::ranges::sort(function.rows);
+    part.rows = function.rows;
     if (part.rows.empty() && rows.size() > 0) continue;
     auto output = function.reward->finish(nullptr);
     show_progress();
@@ -270,19 +229,6 @@ Result<std::vector<ScorePart>> RewardRunner::finish_own(const Rows& rows) {
       part.output = *std::move(output);
     else
       part.error = std::move(output).error();
-  }
-  return parts;
-}
-
-// By function, and then by rank.
-Result<std::vector<std::vector<ScorePart>>> RewardRunner::exchange_parts(const std::vector<ScorePart>& own,
-                                                                         size_t num_rows) const {
-  Encoder sent;
-  for (const ScorePart& part : own) sent.text(encode_part(part));
-  std::vector<std::vector<ScorePart>> parts(own.size());
-  for (const std::string& bytes : TRY(ranks_.exchange(sent.bytes()))) {
-    Decoder in(bytes);
-    for (std::vector<ScorePart>& of_function : parts) of_function.push_back(TRY(decode_part(in.text(), num_rows)));
   }
   return parts;
 }
@@ -299,7 +245,7 @@ Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const Sample
                                         const ScoreContext& context, MetricSet* metrics) {
   const Rows rows{prompts, samples};
   const size_t num_rows = rows.size();
-  if (!has_begun_) TRY(begin(prompts, samples.num_samples_per_prompt, context));
+  if (!has_begun_) TRY(begin_batch(prompts, samples.num_samples_per_prompt, context));
   has_begun_ = false;
   // Give all functions their work before waiting for the first.
   std::deque<RewardBatch> batches;  // functions borrow them until they have finished
@@ -314,9 +260,7 @@ Result<ScoredBatch> RewardRunner::score(const PromptBatch& prompts, const Sample
   }
   const std::vector<ScorePart> own = TRY(finish_own(rows));
   std::vector<std::vector<ScorePart>> parts = TRY(exchange_parts(own, num_rows));
-  for (Function& function : functions_) {
-    if (function.claims != nullptr) TRY(function.claims->close());
-  }
+  TRY(close_shares());
   std::vector<Scores> all;
   std::optional<Error> too_many;
   for (size_t i = 0; i < functions_.size(); ++i) {

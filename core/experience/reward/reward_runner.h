@@ -56,8 +56,9 @@ class RewardRunner {
   static RewardRunner over(const std::vector<RewardSpec>& specs, std::vector<std::unique_ptr<RewardFunction>> functions,
                            double max_failed_fraction);
 
-  // The ranks score the prompts together (shared_prompts.h), and every rank gets the scores of all. A function that keeps
-  // state, or that looks at a whole batch, is exact only if it sees all rows: rank 0 scores them, in order.
+  // The ranks score the prompts together (shared_prompts.h), and every rank gets the scores of all. They make the same calls
+  // of begin() and score(). A function that keeps state, or that looks at a whole batch, is exact only if it sees all rows:
+  // rank 0 scores them, in order.
   Result<> use_ranks(ScoreRanks ranks);
 
   // Rows with several turns have rewards of their environment (SampleTurns::rewards): one more column, named
@@ -74,13 +75,18 @@ class RewardRunner {
   // above when all are. Functions in workers score meanwhile; the results are the same. A prompt is fed on one rank.
   Result<> begin(const PromptBatch& prompts, int64_t num_samples_per_prompt, const ScoreContext& context);
   Result<> feed(const PromptBatch& prompts, const SampleBatch& samples, int64_t prompt);
-  // Between the two, often: workers that are done get more, and rows that take too long are ended.
-  Result<> tend();
+  // Between the two, often: workers that are done get more, also of other ranks, and rows that take too long are ended.
+  // `samples`: as feed() had them. Waits for the workers for so long at most.
+  Result<> tend(const PromptBatch& prompts, const SampleBatch& samples, int wait_ms = 0);
+  // After begin(): does tend() have anything to do?
+  [[nodiscard]] bool works_ahead() const;
 
   // Called by score() before its Error that too many rows failed, which names the file.
   void keep_failed_batches(FailedBatchSink sink) { failed_batches_ = std::move(sink); }
 
   [[nodiscard]] size_t num_functions() const { return functions_.size(); }
+  // Prompts that other ranks sampled and that functions here took while rows of the batch were sampled.
+  [[nodiscard]] int64_t num_taken_over() const { return num_taken_over_; }
   // Every function, with the name that its state is saved under.
   std::vector<std::pair<std::string, RewardFunction*>> functions();
 
@@ -90,29 +96,37 @@ class RewardRunner {
     std::unique_ptr<RewardFunction> reward;
     bool is_shared = true;  // the ranks score its rows together
     // What becomes of the batch:
-    std::vector<int64_t> begun{};                           // prompts that `reward` has
-    std::deque<std::pair<int64_t, RewardBatch>> waiting{};  // fed prompts that it does not have yet
-    std::unique_ptr<PromptClaims> claims{};                 // on prompts that no rank has begun
-    bool has_more = false;                                  // in `claims`
+    std::vector<int64_t> begun{};                // prompts that `reward` has
+    std::vector<int64_t> rows{};                 // and their rows, and those of parts of others
+    std::deque<int64_t> waiting{};               // sampled prompts that it does not have yet
+    std::unique_ptr<PromptHandover> handover{};  // while rows are sampled
+    std::unique_ptr<PromptClaims> claims{};      // on prompts that no rank has begun
+    ClaimSize claim_size{};                      // in `claims`
+    bool has_more = false;                       // in `claims`
   };
   RewardRunner(std::vector<Function> functions, double max_failed_fraction);
   // Does the function score the rows of this context?
   [[nodiscard]] static bool scores(const Function& function, const ScoreContext& context);
-  [[nodiscard]] bool works_ahead() const;
   // Do all ranks score rows of the function?
   [[nodiscard]] bool is_split(const Function& function) const { return ranks_.size > 1 && function.is_shared; }
   [[nodiscard]] bool is_elsewhere(const Function& function) const { return !function.is_shared && ranks_.rank != 0; }
-  static Result<> give(Function& function, int64_t prompt, const RewardBatch& rows);
-  static Result<> give_waiting(Function& function);
   // Rows of a batch with its data columns.
   struct Rows {
     const PromptBatch& prompts;
     const SampleBatch& samples;
     [[nodiscard]] size_t size() const { return samples.rows.size(); }
   };
-  [[nodiscard]] RewardBatch batch_of(const Rows& rows, std::span<const int64_t> prompts) const;
+  Result<> begin_batch(const PromptBatch& prompts, int64_t num_samples_per_prompt, const ScoreContext& context);
+  [[nodiscard]] RewardBatch batch_of(const Rows& all, std::span<const int64_t> rows) const;
+  Result<> give(Function& function, const Rows& rows, int64_t prompt) const;
+  Result<> give_waiting(Function& function, const Rows& rows);
+  Result<> hand_over(Function& function, const Rows& rows);
+  Result<> take_over(Function& function, const Rows& rows);
+  [[nodiscard]] bool is_received(int64_t prompt) const;
+  Result<> close_shares();
   Result<> give_all(Function& function, const Rows& rows, std::deque<RewardBatch>& batches) const;
   Result<> split(const Rows& rows, std::deque<RewardBatch>& batches);
+  void share_queue(Function& function, const std::vector<std::vector<int64_t>>& lists, int64_t n) const;
   Result<> take_claimed(Function& function, const Rows& rows) const;
   Result<std::vector<ScorePart>> finish_own(const Rows& rows);
   Result<std::vector<std::vector<ScorePart>>> exchange_parts(const std::vector<ScorePart>& own, size_t num_rows) const;
@@ -133,6 +147,9 @@ class RewardRunner {
   ScoreContext context_;
   bool has_begun_ = false;
   int64_t num_rows_ = 0, num_given_ = 0;  // the batch's rows, and how many of them functions have
+  SampleBatch received_;                  // rows of other ranks that were handed over to this one
+  std::vector<uint8_t> is_received_;      // by prompt; empty: none
+  int64_t num_taken_over_ = 0;
 };
 
 }  // namespace mortise

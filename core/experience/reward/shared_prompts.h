@@ -1,8 +1,9 @@
 // Which process scores which prompts of a batch, if several share it. Pure functions.
 //
-// Rewards in workers begin with a prompt on the process that sampled it, while others are still being sampled. Prompts
-// that no worker has begun when all are sampled go into a queue: each process takes its own, and then those of others.
-// Rewards that do not run in workers get what nobody has scored, dealt out by the number of tokens.
+// Rewards in workers begin with a prompt on the process that sampled it, while others are still being sampled. If its
+// workers are busy and one of another process is free, it hands the prompt over. Prompts that no worker has begun when all
+// are sampled go into a queue: each process takes its own, and then those of others. Rewards that do not run in workers
+// get what nobody has scored, dealt out by the number of tokens.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,23 @@ class PromptClaims {
   virtual Result<> close() = 0;
 };
 
+// Prompts of one batch that processes hand over to each other for one reward while they sample. A process asks, and one
+// of those that have a prompt answers. What was answered and never taken is lost, so all agree afterwards on who has which.
+// Calls that find nothing cost little: an implementation looks only now and then.
+class PromptHandover {
+ public:
+  static constexpr size_t kMaxBytes = size_t{4} << 20;  // an answer has at most so many
+  virtual ~PromptHandover() = default;
+  // Is this process to answer another one now? `has_prompts`: it has some that wait.
+  virtual Result<bool> is_asked(bool has_prompts) = 0;
+  // After is_asked(): the rows of a prompt; empty: there is none for it.
+  virtual Result<> answer(const std::string& rows) = 0;
+  // The answer, once there is one with rows. `wants`: asks if it has not asked yet.
+  virtual Result<std::optional<std::string>> ask(bool wants) = 0;
+  // When no process asks or answers any more.
+  virtual Result<> close() = 0;
+};
+
 // The processes that share the scoring of each batch. This room does not know how they talk.
 struct ScoreRanks {
   int rank = 0, size = 1;
@@ -38,6 +56,8 @@ struct ScoreRanks {
   };
   // `lists`: what each rank takes first. Every rank makes the call, with the same lists.
   std::function<std::unique_ptr<PromptClaims>(std::vector<std::vector<int64_t>> lists)> share;
+  // Every rank makes the call. Null: ranks hand over nothing while they sample.
+  std::function<std::unique_ptr<PromptHandover>()> hand_over;
 };
 
 // The prompts of the batch that a process has, for one reward.
@@ -55,5 +75,22 @@ std::vector<int64_t> loads_of_prompts(const SampleBatch& samples);
 // By rank: the prompts that it begins with, of those that no reward has. Those that wait stay where they are, if the
 // reward runs in workers everywhere; all others are dealt out, so that each rank has about the same load.
 std::vector<std::vector<int64_t>> deal_prompts(std::span<const OwnPrompts> ranks, std::span<const int64_t> loads);
+
+// How ranks take rows from a queue of prompts: few enough at a time that each comes back for more, at most `max_rows`.
+struct ClaimSize {
+  int64_t parts = 1;    // a prompt has so many, which are claimed one by one
+  int64_t prompts = 1;  // so many are claimed together, if they have no parts
+};
+// `num_rows`: in the queue, n of each prompt. `may_cut`: a reward takes single rows of a prompt.
+ClaimSize claim_size(int64_t num_rows, int64_t n, int num_ranks, int64_t max_rows, bool may_cut);
+// Each prompt of the lists as its parts, in order; and the rows of a part.
+std::vector<std::vector<int64_t>> cut_prompts(const std::vector<std::vector<int64_t>>& lists, int64_t parts);
+std::vector<int64_t> rows_of_part(int64_t part, int64_t parts, int64_t n);
+
+// The rows of a prompt, as far as rewards read them; and about how many bytes they are, never fewer than they are.
+std::string encode_prompt_rows(const SampleBatch& samples, int64_t prompt);
+size_t most_bytes_of_rows(const SampleBatch& samples, int64_t prompt);
+// Puts them into `samples`, which has room for all, and returns the prompt.
+Result<int64_t> decode_prompt_rows(std::string_view bytes, SampleBatch& samples);
 
 }  // namespace mortise

@@ -189,7 +189,7 @@ Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const Rol
                                            const Tokenizer& tokenizer, MetricSet* metrics,
                                            const std::function<void(int64_t, int64_t)>& progress,
                                            const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt,
-                                           const std::function<Result<>()>& on_turn) {
+                                           const std::function<Result<>(const SampleBatch&)>& on_turn) {
   TRY(wake());
   Collection all(prompts, plan, tokenizer, backend_.instance().label(), on_prompt);
   if (turns_) all.use_turns(*turns_);
@@ -215,7 +215,7 @@ Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const Rol
     const size_t accepted =
         TRY(exchange(requests, outstanding, polls_often ? kTurnTimeoutMs : kPollTimeoutMs, sink, metrics));
     TRY(all.told);
-    if (on_turn) TRY(on_turn());
+    if (on_turn) TRY(on_turn(all.batch));
     if (plan.stop_on_signal && stop_requested()) {
       if (const auto given_up = backend_.abort(-1); !given_up.ok()) log_warn(given_up.error().to_string());
       return Error{ErrorKind::kSignal, "stopped by a signal before all completions were sampled", "", ""};

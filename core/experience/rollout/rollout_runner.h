@@ -43,16 +43,16 @@ class RolloutRunner {
                                       const RunKey& key);
 
   // `progress(done, total)` is called as rows arrive; may be empty.
-  // `on_prompt(batch, prompt)` is called once all rows of a prompt are in the batch, `on_turn()` several times a second
-  // meanwhile; an error of either ends the collection.
+  // `on_prompt(batch, prompt)` is called once all rows of a prompt are in the batch, `on_turn(batch)` several times a
+  // second meanwhile; an error of either ends the collection.
   Result<SampleBatch> collect(const PromptBatch& prompts, const RolloutPlan& plan, const Tokenizer& tokenizer,
                               MetricSet* metrics, const std::function<void(int64_t, int64_t)>& progress = {},
                               const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt = {},
-                              const std::function<Result<>()>& on_turn = {});
+                              const std::function<Result<>(const SampleBatch&)>& on_turn = {});
 
   // The next piece of each row in `batches` that is not done. The plan's next_prompt counts the prompts with such rows
-  // (open_prompts in row_segments.h), and it is asked whenever fewer than max_rows rows are out. `progress` and
-  // `on_turn` as above.
+  // (open_prompts in row_segments.h), and it is asked whenever fewer than max_rows rows are out. `progress` as
+  // above; `on_turn()` is called as often.
   Result<> collect_segments(std::span<const OpenRows> batches, const RolloutPlan& plan, const Tokenizer& tokenizer,
                             MetricSet* metrics, const std::function<void(int64_t, int64_t)>& progress = {},
                             const std::function<Result<>()>& on_turn = {});

@@ -72,7 +72,8 @@ Result<CriticReport> CriticLearner::update(const StepTable& table, std::span<con
   const UpdateCounts counts = count_rows(table, rows);
   model_->zero_grad();
   const MicroPlan plan = plan_micro_batches(table, rows, options_.learner.micro_batch);
-  const RankShare share = share_update(micro_tokens(table, plan), options_.learner.ranks, *optimizer_);
+  const RankShare share =
+      share_update(micro_tokens(table, plan), options_.learner.ranks, optimizer_->shares_gradients());
   GradientSum gradient(*model_, *optimizer_, share, options_.learner.ranks);
   std::vector<LeafReport> leaves(plan.size());
   for (const std::optional<size_t>& micro : share.rounds()) {

@@ -32,11 +32,6 @@ bool are_added_by_owners(const RankOptions& ranks, const Optimizer& optimizer) {
   return owners_add_leaves(ranks.deterministic, optimizer.shares_gradients(), ranks.group_size());
 }
 
-// The rank that has a leaf, if they have them in turn.
-int rank_in_turn(size_t leaf, const RankOptions& ranks) {
-  return static_cast<int>(leaf % static_cast<size_t>(ranks.communicator->size()));
-}
-
 Result<> check_turns(std::span<const int> owners, const RankOptions& ranks) {
   for (size_t leaf = 0; leaf < owners.size(); ++leaf) {
     if (owners[leaf] != rank_in_turn(leaf, ranks))
@@ -49,13 +44,6 @@ Result<> check_turns(std::span<const int> owners, const RankOptions& ranks) {
 }
 
 }  // namespace
-
-RankShare share_update(std::span<const int64_t> loads, const RankOptions& ranks, const Optimizer& optimizer) {
-  if (!are_added_by_owners(ranks, optimizer)) return {loads, ranks};
-  std::vector<int> owners;
-  for (size_t leaf = 0; leaf < loads.size(); ++leaf) owners.push_back(rank_in_turn(leaf, ranks));
-  return {std::move(owners), ranks};
-}
 
 GradientSum::GradientSum(const Model& model, Optimizer& optimizer, const RankShare& share, const RankOptions& ranks)
     : model_(&model),

@@ -48,10 +48,6 @@ namespace mortise {
 // The backward pass of a micro-batch, to be run when all ranks are ready for theirs. Null: there is no gradient.
 using BackwardPass = std::function<void()>;
 
-// Who computes the micro-batches of an update, `loads`, so that GradientSum can add their gradients.
-[[nodiscard]] RankShare share_update(std::span<const int64_t> loads, const RankOptions& ranks,
-                                     const Optimizer& optimizer);
-
 class GradientSum {
  public:
   // Borrows all. The parameters have no gradients yet. `model` has them. `share` is that of share_update(), or has the

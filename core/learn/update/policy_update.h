@@ -130,7 +130,7 @@ struct PolicyUpdate {
  private:
   [[nodiscard]] RankShare make_share(const RankOptions& ranks, const Optimizer& optimizer) const {
     if (place.reads_sampled) return share_by_home(table, micro_batches, loads(), ranks);
-    return share_update(loads(), ranks, optimizer);
+    return share_update(loads(), ranks, optimizer.shares_gradients());
   }
   static std::optional<SupervisedPart> make_supervised(const SupervisedMix& mix, const LearnerOptions& options) {
     if (mix.rows.table == nullptr) return std::nullopt;

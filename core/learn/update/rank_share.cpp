@@ -9,6 +9,7 @@
 
 #include "dist/one_process.h"
 #include "foundation/base/hints.h"
+#include "learn/update/owner_trees.h"
 #include "plugin/worker/channel.h"
 
 namespace mortise {
@@ -127,6 +128,17 @@ std::vector<std::optional<size_t>> RankShare::rounds() const {
   }
   rounds.resize(*std::ranges::max_element(counts));
   return rounds;
+}
+
+int rank_in_turn(size_t leaf, const RankOptions& ranks) {
+  return static_cast<int>(leaf % static_cast<size_t>(ranks.communicator->size()));
+}
+
+RankShare share_update(std::span<const int64_t> loads, const RankOptions& ranks, bool shares_gradients) {
+  if (!owners_add_leaves(ranks.deterministic, shares_gradients, ranks.group_size())) return {loads, ranks};
+  std::vector<int> owners;
+  for (size_t leaf = 0; leaf < loads.size(); ++leaf) owners.push_back(rank_in_turn(leaf, ranks));
+  return {std::move(owners), ranks};
 }
 
 Result<> RankShare::exchange(std::vector<std::string>& parts, std::string_view stage) const {

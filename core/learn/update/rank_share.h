@@ -85,4 +85,10 @@ class RankShare {
   std::vector<int> owners_;
 };
 
+// The rank that has a leaf of a deterministic update, if they have them in turn.
+[[nodiscard]] int rank_in_turn(size_t leaf, const RankOptions& ranks);
+// Who computes the micro-batches of an update, `loads`, so that their gradients can be added (gradient_sum.h).
+// `shares_gradients`: ZeRO 2 or 3.
+[[nodiscard]] RankShare share_update(std::span<const int64_t> loads, const RankOptions& ranks, bool shares_gradients);
+
 }  // namespace mortise

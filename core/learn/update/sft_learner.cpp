@@ -18,7 +18,7 @@ Result<SftReport> sft_update(Model& model, Optimizer& optimizer, const StepTable
 
   PassOptions pass = options.update_pass(place.update_index);
   model.zero_grad();
-  const RankShare share = share_update(part.loads(), options.ranks, optimizer);
+  const RankShare share = share_update(part.loads(), options.ranks, optimizer.shares_gradients());
   RouterLosses routers(model, table, all_rows(table), options);
   pass.router = routers.terms();
   TRY(routers.count(part.plan(), share, pass));

@@ -10,7 +10,10 @@
 #include <ATen/ops/sqrt.h>
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <map>
+#include <optional>
+#include <set>
 #include <unordered_map>
 
 #include "foundation/base/choice.h"
@@ -35,46 +38,88 @@ Result<SafetensorsFile> open_weights(Env& env, const Path& folder) {
   return SafetensorsFile::open(env, path);
 }
 
-class Applier {
+}  // namespace
+
+// What an adapter has, with the places of it in a model.
+class LoraMerge::Parts {
  public:
-  Applier(const LoraTensors& tensors, const LoraConfig& config, std::span<NamedParameter> parameters)
-      : tensors_(tensors), config_(config), parameters_(parameters), where_(tensors.file.path().string()) {
-    for (NamedParameter& parameter : parameters) {
-      by_name_.emplace(parameter.name, &parameter);
-      by_name_.emplace(transformers_name(parameter.name), &parameter);
-      names_.push_back(parameter.name);
+  Parts(LoraConfig config, LoraTensors tensors, std::span<const NamedParameter> parameters, bool drops_head)
+      : config_(std::move(config)),
+        tensors_(std::move(tensors)),
+        drops_head_(drops_head),
+        where_(tensors_.file.path().string()),
+        stacks_(expert_stacks(parameters)) {
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      by_name_.emplace(parameters[i].name, i);
+      by_name_.emplace(transformers_name(parameters[i].name), i);
+      names_.push_back(parameters[i].name);
     }
   }
 
-  Result<> apply() {
-    for (const TensorView* view : tensors_.others) TRY(replace(*view, whole_parameter_name(view->name)));
-    const std::vector<ExpertStack> stacks = expert_stacks(parameters_);
+  // Everything that the adapter has is of the model.
+  Result<> find_places() {
+    for (const TensorView* view : tensors_.others) {
+      if (const std::optional<size_t> place = TRY(place_of(*view))) whole_.emplace_back(*place, view);
+    }
     for (const auto& [module, pair] : tensors_.pairs) {
-      const auto stack = std::ranges::find(stacks, module, &ExpertStack::name);
-      TRY(stack == stacks.end() ? merge(module, pair) : merge_stack(*stack, pair));
+      const std::vector<size_t> places = TRY(places_of(module, pair));
+      if (!places.empty()) adapted_.push_back({places.front(), stack_of(module), &module, &pair});
     }
     return {};
   }
+
+  Result<> apply(std::span<const size_t> places, std::span<const NamedParameter> parameters) const {
+    const std::set<size_t> chosen(places.begin(), places.end());
+    for (const auto& [place, view] : whole_) {
+      if (chosen.contains(place)) TRY(copy_stored(*view, where_, parameters[place].tensor.detach()));
+    }
+    for (const auto& [place, stack, module, pair] : adapted_) {
+      if (!chosen.contains(place)) continue;
+      TRY(stack == nullptr ? merge(parameters[place], *module, *pair) : merge_stack(*stack, *pair, parameters));
+    }
+    return {};
+  }
+
+  [[nodiscard]] const LoraConfig& config() const { return config_; }
+  [[nodiscard]] const SafetensorsFile& file() const { return tensors_.file; }
 
  private:
   Error bad(const std::string& tensor, const std::string& problem, std::string next = {}) const {
     return {ErrorKind::kData, fmt::format("tensor {} {}", quote(tensor), problem), where_, std::move(next)};
   }
+  [[nodiscard]] bool is_dropped(std::string_view parameter) const { return drops_head_ && parameter == kHeadName; }
 
-  // A tensor of modules_to_save, or a bias: stored as a whole.
-  Result<> replace(const TensorView& view, const std::string& name) {
-    if (name == kHeadName && is_tied() && config_.ties_weights) return {};  // the embedding once more
+  // The parameter that a tensor of modules_to_save, or a bias, is stored for as a whole; none: it is left out.
+  Result<std::optional<size_t>> place_of(const TensorView& view) const {
+    const std::string name = whole_parameter_name(view.name);
+    if (is_dropped(name)) return std::optional<size_t>();
+    if (name == kHeadName && is_tied() && config_.ties_weights) return std::optional<size_t>();  // the embedding again
     if (name == kEmbeddingName && is_tied() && !config_.ties_weights)
       return bad(view.name, "is an embedding of its own, but the base's is also its head",
                  "train it with ensure_weight_tying, or untie the base");
     const auto found = by_name_.find(name);
-    if (found == by_name_.end()) {
-      const bool is_variant = name.find("lora_") != std::string::npos;
-      return bad(view.name, is_variant ? "is of a LoRA variant that is not supported" : "is not of the base model",
-                 is_variant ? "supported: lora_A, lora_B and lora_magnitude_vector of linear layers"
-                            : did_you_mean(name, names_));
-    }
-    return copy_stored(view, where_, found->second->tensor.detach());
+    if (found != by_name_.end()) return std::optional(found->second);
+    const bool is_variant = name.find("lora_") != std::string::npos;
+    return bad(view.name, is_variant ? "is of a LoRA variant that is not supported" : "is not of the base model",
+               is_variant ? "supported: lora_A, lora_B and lora_magnitude_vector of linear layers"
+                          : did_you_mean(name, names_));
+  }
+
+  [[nodiscard]] const ExpertStack* stack_of(const std::string& module) const {
+    const auto stack = std::ranges::find(stacks_, module, &ExpertStack::name);
+    return stack == stacks_.end() ? nullptr : &*stack;
+  }
+
+  // The matrix that a pair adapts, or those of all experts of a layer; none: it is left out.
+  Result<std::vector<size_t>> places_of(const std::string& module, const LoraPair& pair) const {
+    if (const ExpertStack* const stack = stack_of(module)) return stack->parameters;
+    const std::string name = module + ".weight";
+    if (is_dropped(name)) return std::vector<size_t>();
+    const auto found = by_name_.find(name);
+    if (found != by_name_.end()) return std::vector<size_t>{found->second};
+    return bad(pair.a->name,
+               fmt::format("adapts {}, which the base model does not have as a matrix of its own", quote(module)),
+               did_you_mean(name, names_));
   }
 
   Result<at::Tensor> matrix(const TensorView& view, int64_t rows, int64_t columns) const {
@@ -83,33 +128,29 @@ class Applier {
     return out;
   }
 
-  Result<> merge(const std::string& module, const LoraPair& pair) {
-    const auto found = by_name_.find(module + ".weight");
-    if (found == by_name_.end()) {
-      return bad(pair.a->name,
-                 fmt::format("adapts {}, which the base model does not have as a matrix of its own", quote(module)),
-                 did_you_mean(module + ".weight", names_));
-    }
-    at::Tensor target = found->second->tensor.detach();
+  // Computed on the host, where the adapter is.
+  Result<> merge(const NamedParameter& parameter, const std::string& module, const LoraPair& pair) const {
+    at::Tensor target = parameter.tensor.detach();
     if (target.dim() != 2) return bad(pair.a->name, fmt::format("adapts {}, which is no matrix", quote(module)));
     const at::Tensor a = TRY(matrix(*pair.a, pair.rank.rank, target.size(1)));
     const at::Tensor b = TRY(matrix(*pair.b, target.size(0), pair.rank.rank));
-    at::Tensor sum = target.to(at::kDouble);
+    at::Tensor sum = on_host(target).to(at::kDouble);
     if (changes_base(config_.init)) {
       const LoraStart start = TRY(lora_start(config_.init, sum, pair.rank));
-      sum = sum - at::matmul(start.b_OR, start.a_RI) * pair.rank.scale;
+      sum.sub_(at::matmul(start.b_OR, start.a_RI).mul_(pair.rank.scale));
     }
-    sum = sum + at::matmul(b, a) * pair.rank.scale;
+    sum.add_(at::matmul(b, a).mul_(pair.rank.scale));
     if (pair.magnitude != nullptr) {
       const at::Tensor magnitude = at::empty({target.size(0)}, at::kDouble);
       TRY(copy_stored(*pair.magnitude, where_, magnitude));
-      sum = sum * (magnitude / at::linalg_vector_norm(sum, 2, {1})).unsqueeze(1);
+      sum.mul_((magnitude / at::linalg_vector_norm(sum, 2, {1})).unsqueeze(1));
     }
     target.copy_(sum);
     return {};
   }
 
-  Result<> merge_stack(const ExpertStack& stack, const LoraPair& pair) {
+  Result<> merge_stack(const ExpertStack& stack, const LoraPair& pair,
+                       std::span<const NamedParameter> parameters) const {
     const int64_t count = stack.num_experts, rank = pair.rank.rank;
     TRY(check_stack_pair(stack, pair, where_));
     const at::Tensor a = TRY(matrix(*pair.a, rank * count, stack.in)).view({count, rank, stack.in});
@@ -117,9 +158,9 @@ class Applier {
     for (int64_t e = 0; e < count; ++e) {
       const at::Tensor change = at::matmul(b.select(2, e), a.select(0, e)) * pair.rank.scale;
       int64_t row = 0;
-      for (const at::Tensor& target : expert_matrices(stack, parameters_, e)) {
+      for (const at::Tensor& target : expert_matrices(stack, parameters, e)) {
         at::Tensor rows = target;
-        rows.copy_(rows.to(at::kDouble) + change.narrow(0, row, rows.size(0)));
+        rows.copy_(on_host(rows).to(at::kDouble) + change.narrow(0, row, rows.size(0)));
         row += rows.size(0);
       }
     }
@@ -129,15 +170,23 @@ class Applier {
   // Without a matrix of its own for the head.
   [[nodiscard]] bool is_tied() const { return !by_name_.contains(kHeadName) && !by_name_.contains(kScoreHead); }
 
-  const LoraTensors& tensors_;
-  const LoraConfig& config_;
-  std::span<NamedParameter> parameters_;
-  std::string where_;
-  std::unordered_map<std::string, NamedParameter*> by_name_;
-  std::vector<std::string> names_;
-};
+  struct Adapted {
+    size_t place;              // that of its matrix, or of the first one of its stack
+    const ExpertStack* stack;  // null: one matrix
+    const std::string* module;
+    const LoraPair* pair;
+  };
 
-}  // namespace
+  LoraConfig config_;
+  LoraTensors tensors_;
+  bool drops_head_;
+  std::string where_;
+  std::vector<ExpertStack> stacks_;
+  std::unordered_map<std::string, size_t> by_name_;
+  std::vector<std::string> names_;
+  std::vector<std::pair<size_t, const TensorView*>> whole_;
+  std::vector<Adapted> adapted_;
+};
 
 // PEFT's name for a part of an adapted module that is no matrix of the adapter: "q_proj.base_layer.bias". Experts may
 // have two wrappers.
@@ -287,13 +336,24 @@ Result<ModelConfig> read_model_folder_config(Env& env, const Path& folder) {
   return add_adapter_head(env, folder, std::move(config));
 }
 
-Result<LoraAdapter> apply_lora(Env& env, const Path& folder, std::span<NamedParameter> parameters) {
+Result<LoraMerge> LoraMerge::open(Env& env, const Path& folder, std::span<const NamedParameter> parameters,
+                                  bool drops_head) {
+  LoraConfig config = TRY(read_lora_config(env, folder));
+  LoraTensors tensors = TRY(read_lora_tensors(env, folder));
+  auto parts = std::make_shared<Parts>(std::move(config), std::move(tensors), parameters, drops_head);
+  TRY(parts->find_places());
+  return LoraMerge(std::move(parts));
+}
+
+Result<> LoraMerge::apply(std::span<const size_t> places, std::span<const NamedParameter> parameters) const {
+  return parts_->apply(places, parameters);
+}
+
+LoraAdapter LoraMerge::adapter() const {
   LoraAdapter adapter;
-  adapter.config = TRY(read_lora_config(env, folder));
-  const LoraTensors tensors = TRY(read_lora_tensors(env, folder));
-  TRY(Applier(tensors, adapter.config, parameters).apply());
-  adapter.weights = {kAdapterWeightsFile, std::string(tensors.file.head()), {}};
-  for (const TensorView& view : tensors.file.tensors()) {
+  adapter.config = parts_->config();
+  adapter.weights = {kAdapterWeightsFile, std::string(parts_->file().head()), {}};
+  for (const TensorView& view : parts_->file().tensors()) {
     const auto* bytes = reinterpret_cast<const char*>(view.bytes.data());
     adapter.weights.slots.push_back({"", view.dtype, std::string(bytes, view.bytes.size())});
   }

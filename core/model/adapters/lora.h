@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "foundation/base/env.h"
@@ -72,9 +73,27 @@ struct LoraAdapter {
   StoredFile weights;  // adapter_model.safetensors, every tensor as bytes
 };
 
-// Reads the folder and merges it into `parameters` (of the base model). Errors name file and tensor: one that is not of
-// this model, A without B, another rank than the configuration's, a variant that is not supported.
-Result<LoraAdapter> apply_lora(Env& env, const Path& folder, std::span<NamedParameter> parameters);
+// Merges the adapter of a folder into the parameters of its base, while these are read part by part.
+class LoraMerge {
+ public:
+  // For a model with such parameters, which need no memory yet. Errors name file and tensor: one that is not of this model, A
+  // without B, another rank than the configuration's, a variant that is not supported. `drops_head`: the model has another
+  // head than the base, and what the adapter has for the base's is left out.
+  static Result<LoraMerge> open(Env& env, const Path& folder, std::span<const NamedParameter> parameters,
+                                bool drops_head);
+
+  // The parameters with these places have the base's numbers, and get their sums. They are in the order that open() saw.
+  // Errors name file and tensor: a shape that does not fit.
+  Result<> apply(std::span<const size_t> places, std::span<const NamedParameter> parameters) const;
+  // The adapter as it was read, for a save.
+  [[nodiscard]] LoraAdapter adapter() const;
+
+ private:
+  class Parts;
+  explicit LoraMerge(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}
+
+  std::shared_ptr<const Parts> parts_;
+};
 
 // The two files of the folder: the same bytes as were read, except for the base's path if one is given.
 Result<std::vector<FolderFile>> plan_lora(std::shared_ptr<const LoraAdapter> adapter, const std::string& base_model);

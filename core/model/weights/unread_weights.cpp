@@ -36,6 +36,7 @@ Result<StoredLayout> UnreadWeights::read_common(const std::vector<NamedParameter
   StoredLayout layout =
       TRY(load_weights(env_, folder_, config_, all, [&](size_t parameter) { return is_common(all[parameter]); }));
   if (has_new_head_) layout.files.clear();  // they have no place for the head: a save is made afresh
+  if (change_) TRY(change_(weight_units(config_, parameters).whole, parameters));
   return layout;
 }
 
@@ -53,7 +54,7 @@ Result<> UnreadWeights::read_matrices(const std::vector<size_t>& indices,
     if (!has_memory(all[index].tensor)) allocate_memory(all[index].tensor.storage());
   }
   TRY(load_weights(env_, folder_, config_, all, [&](size_t parameter) { return reads[parameter]; }));
-  return {};
+  return change_ ? change_(indices, parameters) : Result<>();
 }
 
 Result<> UnreadWeights::read(int64_t part, const std::vector<NamedParameter>& parameters) {

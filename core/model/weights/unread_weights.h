@@ -4,7 +4,11 @@
 // Thread rule: one thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "foundation/base/env.h"
@@ -19,6 +23,10 @@ class UnreadWeights {
  public:
   // `env` has to live as long. `has_new_head`: the folder does not have the classifier's head of `config`.
   UnreadWeights(Env& env, Path folder, ModelConfig config, bool has_new_head);
+
+  // From now on whatever was read goes to it, before anybody else sees the numbers: the places in `parameters`.
+  using Change = std::function<Result<>(std::span<const size_t> places, std::span<const NamedParameter> parameters)>;
+  void change_by(Change change) { change_ = std::move(change); }
 
   // Reads what every rank has whole, and checks all the rest but the numbers. Returns how the folder stores it.
   Result<StoredLayout> read_common(const std::vector<NamedParameter>& parameters);
@@ -43,6 +51,7 @@ class UnreadWeights {
   Path folder_;
   ModelConfig config_;
   bool has_new_head_;
+  Change change_;
   std::vector<FileState> files_;  // as read_common() found them
 };
 

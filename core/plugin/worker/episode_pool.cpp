@@ -102,7 +102,7 @@ Result<> EpisodePool::hand_out(const Sink& sink) {
   for (Lane& lane : lanes_) {
     if (!lane.in_work.empty() || (lane.own.empty() && shared_.empty())) continue;
     if (lane.slot == nullptr) {
-      lane.slot = supervisor_->take_idle();
+      lane.slot = supervisor_->idle_slot();
       if (lane.slot == nullptr) continue;
       lane.slot->busy = true;
     }

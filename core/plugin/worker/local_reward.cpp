@@ -46,6 +46,7 @@ class LocalReward : public RewardFunction {
   void close() override {}
   [[nodiscard]] bool is_idle() const override { return true; }
   [[nodiscard]] bool wants_more() const override { return false; }
+  [[nodiscard]] bool has_free_worker() const override { return false; }
   [[nodiscard]] int64_t num_done() const override { return num_done_; }
   Result<RewardOutput> finish(MetricSet* metrics) override {
     if (batch_ == nullptr) return RewardOutput{};

@@ -43,6 +43,8 @@ class RewardFunction {
   virtual Result<> advance(int wait_ms) = 0;
   // No row waits for a worker: more may be added. False for a reward in this process.
   [[nodiscard]] virtual bool wants_more() const = 0;
+  // A worker has nothing to do. False for a reward in this process.
+  [[nodiscard]] virtual bool has_free_worker() const = 0;
   // No more rows come: the time for the batch begins. finish() does it where it was not done.
   virtual void close() = 0;
   // Whether advance() has nothing left to do for the rows that were added.

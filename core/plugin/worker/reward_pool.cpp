@@ -138,7 +138,7 @@ Result<RewardOutput> RewardPool::stop() {
 Result<> RewardPool::hand_out() {
   if (is_stopping()) todo_.clear();
   while (!todo_.empty()) {
-    Slot* const slot = supervisor_->take_idle();
+    Slot* const slot = supervisor_->idle_slot();
     if (slot == nullptr || !make_room(*slot, todo_.waiting().front())) return {};
     const RowPiece piece = todo_.take();
     const auto given = give(*slot, piece);

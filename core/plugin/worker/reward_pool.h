@@ -43,6 +43,7 @@ class RewardPool : public RewardFunction {
   void close() override;
   [[nodiscard]] bool is_idle() const override { return is_stopping() || (todo_.empty() && at_work_.empty()); }
   [[nodiscard]] bool wants_more() const override { return !is_stopping() && todo_.empty(); }
+  [[nodiscard]] bool has_free_worker() const override { return wants_more() && supervisor_->idle_slot() != nullptr; }
   [[nodiscard]] int64_t num_done() const override { return request_.num_rows - account_.num_open(); }
   Result<RewardOutput> finish(MetricSet* metrics) override;
 

@@ -118,7 +118,7 @@ Result<> Supervisor::fill() {
                load_.identity.label, start_error_->next};
 }
 
-Slot* Supervisor::take_idle() {
+Slot* Supervisor::idle_slot() const {
   const auto busy = std::count_if(slots_.begin(), slots_.end(), [](const auto& slot) { return slot->busy; });
   if (busy >= std::max(options_.num_workers, 1)) return nullptr;
   for (const auto& slot : slots_) {
@@ -131,7 +131,7 @@ Result<Slot*> Supervisor::wait_idle(int timeout_ms) {
   const int64_t deadline = system_.monotonic_ns() + int64_t{timeout_ms} * kMsInNs;
   while (true) {
     if (lost_) TRY(restart());
-    if (Slot* const slot = take_idle()) return slot;
+    if (Slot* const slot = idle_slot()) return slot;
     const int64_t left_ms = (deadline - system_.monotonic_ns()) / kMsInNs;
     if (left_ms <= 0) {
       return Error{ErrorKind::kPlugin, fmt::format("no worker was ready within {} ms", timeout_ms),

@@ -70,8 +70,8 @@ class Supervisor {
 
   [[nodiscard]] std::vector<std::unique_ptr<Slot>>& slots() { return slots_; }
   // A ready one without work, if fewer than num_workers() are busy; else null.
-  Slot* take_idle();
-  // As take_idle, waiting for one that is being made.
+  [[nodiscard]] Slot* idle_slot() const;
+  // As idle_slot, waiting for one that is being made.
   Result<Slot*> wait_idle(int timeout_ms);
 
   // Waits for news of any worker or of the fork server, and starts the workers that are missing.

@@ -133,17 +133,7 @@ Result<ModelConfig> critic_config(Env& env, const Path& folder) {
 
 Result<Model> open_critic_model(Env& env, const Path& folder, const std::string& dtype, uint64_t seed) {
   ModelConfig config = TRY(critic_config(env, folder));
-  if (!is_adapter_folder(env, folder)) return Model::open(env, folder, dtype, Model::NewHead{std::move(config), seed});
-  Model base = TRY(Model::load(env, folder, dtype));
-  if (base.config().is_classifier) return base;
-  Model critic = TRY(Model::random(std::move(config), seed, dtype));
-  const at::NoGradGuard no_grad;
-  for (NamedParameter& parameter : critic.parameters()) {
-    const NamedParameter* trained = base.find_parameter(parameter.name);
-    if (trained != nullptr) parameter.tensor.copy_(trained->tensor.detach());
-  }
-  critic.weights_changed();
-  return critic;
+  return Model::open(env, folder, dtype, Model::NewHead{std::move(config), seed});
 }
 
 namespace {

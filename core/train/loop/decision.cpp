@@ -65,8 +65,9 @@ Result<> do_on_main_rank(Communicator& ranks, std::string_view stage, const std:
 }
 
 Result<std::vector<std::string>> on_every_rank(Communicator& ranks, std::string_view stage,
-                                               const std::function<Result<std::string>()>& work) {
-  const std::vector<std::string> encoded = TRY(ranks.exchange(encode_decision(work()), stage));
+                                               const std::function<Result<std::string>()>& work,
+                                               const Meanwhile& meanwhile) {
+  const std::vector<std::string> encoded = TRY(ranks.exchange(encode_decision(work()), stage, meanwhile));
   std::vector<std::string> texts;
   for (size_t rank = 0; rank < encoded.size(); ++rank) {
     Result<std::string> text = decode_decision(encoded[rank]);

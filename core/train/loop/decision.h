@@ -21,9 +21,10 @@ Result<std::string> on_main_rank(Communicator& ranks, std::string_view stage,
 Result<> do_on_main_rank(Communicator& ranks, std::string_view stage, const std::function<Result<>()>& work);
 
 // Runs `work` on every rank. The texts of all ranks in rank order, or the Error of the first rank that failed, which it
-// names. Every rank has the same answer.
+// names. Every rank has the same answer. The rank calls `meanwhile` when its work is done, until all have done theirs.
 Result<std::vector<std::string>> on_every_rank(Communicator& ranks, std::string_view stage,
-                                               const std::function<Result<std::string>()>& work);
+                                               const std::function<Result<std::string>()>& work,
+                                               const Meanwhile& meanwhile = {});
 
 // True on every rank if it is true on one.
 Result<bool> on_any_rank(Communicator& ranks, std::string_view stage, bool value);

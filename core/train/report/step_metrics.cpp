@@ -369,7 +369,8 @@ Result<> add_run_metrics(const RunCounters& counters, const StepTally& tally, Co
   return {};
 }
 
-void add_rank_metrics(const StepTable& table, const LearnerOptions& options, MetricSet& metrics) {
+void add_rank_metrics(const StepTable& table, const LearnerOptions& options, bool shares_gradients,
+                      MetricSet& metrics) {
   const int num_ranks = options.ranks.communicator->size();
   std::vector<double> before(static_cast<size_t>(num_ranks), 0.0), balanced(before);
   const auto tokens_of = [&](int64_t row) {
@@ -382,7 +383,7 @@ void add_rank_metrics(const StepTable& table, const LearnerOptions& options, Met
   const bool reads_sampled = options.sampled != nullptr;
   const MicroPlan plan = plan_update(table, all_rows(table), options, reads_sampled);
   const RankShare share = reads_sampled ? share_by_home(table, plan, update_loads(table, plan), options.ranks)
-                                        : RankShare(micro_tokens(table, plan), options.ranks);
+                                        : share_update(micro_tokens(table, plan), options.ranks, shares_gradients);
   for (size_t i = 0; i < plan.size(); ++i) {
     const auto first = static_cast<size_t>(share.owners()[i]);
     const auto sharing = static_cast<size_t>(options.ranks.group_size());  // ranks, each with a part of the work

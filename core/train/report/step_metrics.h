@@ -66,8 +66,9 @@ struct StepTally {
 Result<> add_run_metrics(const RunCounters& counters, const StepTally& tally, Communicator& ranks, MetricSet& metrics);
 
 // global_seqlen/*: the tokens of the step's rows, prompts included, by rank. Without balancing a rank would have a block
-// of neighbouring rows; balanced, it has the micro-batches of `options` that it computes.
-void add_rank_metrics(const StepTable& table, const LearnerOptions& options, MetricSet& metrics);
+// of neighbouring rows; balanced, it has the micro-batches of `options` that it computes in an update of the step.
+// `shares_gradients`: ZeRO 2 or 3.
+void add_rank_metrics(const StepTable& table, const LearnerOptions& options, bool shares_gradients, MetricSet& metrics);
 
 // The times per token of the stages of `train`.
 void add_timing_metrics(const SampleBatch& samples, const StepTally& tally, MetricSet& metrics);

@@ -135,9 +135,13 @@ UnitBytes bytes_by_unit(const ModelConfig& model, std::span<const NamedParameter
   UnitBytes out;
   for (size_t part = 0; part < units.parts.size(); ++part) {
     double bytes = 0;
-    for (const size_t i : units.parts[part]) bytes += static_cast<double>(parameters[i].tensor.numel()) * element;
-    out.all += bytes;
     const bool is_end = part == 0 || part + 1 == units.parts.size();
+    for (const size_t i : units.parts[part]) {
+      const double of_matrix = static_cast<double>(parameters[i].tensor.numel()) * element;
+      bytes += of_matrix;
+      if (!is_end) out.matrix = std::max(out.matrix, of_matrix);
+    }
+    out.all += bytes;
     (is_end ? out.ends : out.layers) += bytes;
     double& most = is_end ? out.largest_end : out.layer;
     most = std::max(most, bytes);
@@ -147,6 +151,12 @@ UnitBytes bytes_by_unit(const ModelConfig& model, std::span<const NamedParameter
 }
 
 }  // namespace
+
+double read_part_bytes(const UnitBytes& units, const MergeSize& merge, double element) {
+  const double next_to_it = merge.matrices * sizeof(double) / element;
+  return std::max(units.layer + units.matrix * next_to_it,
+                  units.largest_end * (1.0 + (merge.has_head ? next_to_it : 0.0)));
+}
 
 UnitBytes unit_bytes(const ModelConfig& model, double element) {
   const ParameterStore store = allocate_parameters(model, at::kFloat, /*requires_grad=*/false);

@@ -60,8 +60,15 @@ struct UnitBytes {
   double all = 0, layer = 0, layers = 0;  // bytes of matrices: all of them, the largest layer, all layers
   double ends = 0;                        // embedding and head
   double largest_end = 0;
-  double whole = 0;  // what every rank keeps: norms, biases, routers
+  double matrix = 0;  // the largest matrix of a layer
+  double whole = 0;   // what every rank keeps: norms, biases, routers
   VocabularyWindow window;
+};
+
+// What reading an adapter's folder needs next to the matrix that gets its sum.
+struct MergeSize {
+  double matrices = 0;    // as large as that one, of float64
+  bool has_head = false;  // a head gets a sum too
 };
 
 // What an optimizer steps of a model, or of its adapter: all but what optim.groups freezes.
@@ -75,13 +82,16 @@ struct TrainedSize {
   UnitBytes units;               // bytes of the model's trained matrices; of an adapter, only embedding and head
   double of_vocabulary = 0;      // numbers of embedding and head that an adapter trains as a whole
   double of_layers = 0;          // the same of the layers' matrices
-  bool is_read_at_once = false;  // before ranks take what they keep: an adapter's folder
+  MergeSize merge;               // if model.path is an adapter's folder
   bool is_from_base = false;     // an adapter that starts from the base's numbers (PiSSA, OLoRA; a new one with DoRA)
   bool reads_base = false;       // passes read the base of what an adapter changes, as DoRA's do
   bool is_on_device = false;     // the code of a device computes
   // Ranks that share the layers have embedding and head whole then.
   [[nodiscard]] bool keeps_vocabulary() const { return of_vocabulary > 0 || is_on_device; }
 };
+// What a rank has while it reads a part of a model that ranks share, without what a start computes from it. `element`: bytes
+// of a number.
+double read_part_bytes(const UnitBytes& units, const MergeSize& merge, double element);
 // `lora`: of the adapter that is trained, if there is one. `table`: "actor.optim" or "critic.optim".
 Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<LoraSize>& lora,
                                  const LoadedConfig& loaded, const std::string& table);

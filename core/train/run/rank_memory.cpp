@@ -1,14 +1,12 @@
 // What ranks share of the memory that one process needs: ranks.zero_stage, actor.tensor_model_parallel_size. And what
 // deterministic sums of gradients need more.
 #include <algorithm>
-#include <bit>
 
 #include "config/check.h"
 #include "learn/optim/unit_size.h"
 #include "learn/optim/weight_shards.h"
-#include "learn/update/owner_sums.h"
-#include "learn/update/owner_trees.h"
 #include "model/weights/tensor_split.h"
+#include "train/run/gradient_memory.h"
 #include "train/run/memory_estimate.h"
 #include "train/run/memory_parts.h"
 #include "train/run/rank_estimate.h"
@@ -23,90 +21,8 @@ double share_of_copies(ModelDtype dtype) {
   return dtype == ModelDtype::kBfloat16 ? 2.0 / static_cast<double>(num_bytes(dtype)) : 0.0;
 }
 
-// Ranks that share the gradient of a model in buckets (ZeRO 1 and 2).
-struct Owners {
-  double count = 1;
-  bool each_pass = false;  // buckets leave in every pass: a rank never has its whole gradient
-  ShardCut cut = ShardCut::kBlocks;
-  bool in_pass = true;  // they leave while backward runs, and not behind it
-};
-
-// The most that a rank has of a gradient of so many bytes (learn/update/owner_sums.h). `end`: of what is complete when
-// backward begins or ends, of embedding and head. Backward frees activations meanwhile.
-double gradient_in_buckets(const TrainedSize& trained, double gradient, double end, double activations, double element,
-                           const Owners& owners) {
-  const auto unit =
-      static_cast<double>(unit_size(owners.cut, static_cast<int64_t>(owners.count), static_cast<int64_t>(element)));
-  const double bucket = std::max(unit, trained.largest_of_layers * element), rest = std::max(1.0, gradient - end);
-  const auto messages = static_cast<double>(2 * kOwnerRoundBytes * static_cast<int64_t>(OwnerSums::kMostRounds));
-  if (!owners.in_pass) {  // next to what earlier passes gave
-    const double own = owners.each_pass ? gradient / owners.count : 0.0;
-    return gradient + std::max(0.0, own + std::min(messages, 2.0 * gradient) - activations);
-  }
-  const double complete = static_cast<double>(OwnerSums::kMostBuckets + 1) * bucket;
-  const double buckets = std::min(rest, owners.each_pass ? complete : bucket);
-  const double more = (owners.each_pass ? buckets : 0.0) + std::min(messages, 2.0 * buckets);
-  return (owners.each_pass ? gradient / owners.count + end : gradient) +
-         std::max(0.0, more - activations * buckets / rest);
-}
-
 ShardCut cut_of(const OptimConfig& optim, bool splits_layers) {
   return splits_layers || update_rule(optim)->needs_whole_parameters() ? ShardCut::kTensors : ShardCut::kBlocks;
-}
-
-// The most that a rank has of a gradient of so many bytes if it keeps those of subtrees (trainer.deterministic). In the end
-// it has what is left next to the sum, or to its part of it, and messages. `passes`: its micro-batches in an update.
-double gradient_in_tree(double gradient, int64_t passes, double num_owners, double activations) {
-  const auto count = static_cast<uint64_t>(std::max<int64_t>(1, passes));
-  const double held = std::bit_width(count);  // with that of the pass
-  const double left = std::popcount(count);
-  const auto messages = static_cast<double>(2 * Shards::kRoundBytes);
-  const double summed = gradient / num_owners + std::min(messages, 2.0 * gradient);
-  return std::max(held * gradient, left * gradient + summed - activations);
-}
-
-// The micro-batches of an update.
-struct Passes {
-  int64_t all = 0, of_rank = 0;
-};
-
-Passes passes_of_critic(const RunConfig& config, const CriticBytes& critic, int num_ranks) {
-  const int64_t all = critic_passes(config, plan_batches(config), critic.trained.is_on_device);
-  // At least one: a run without a critic does not check its keys.
-  const int64_t num_groups = std::max<int64_t>(1, num_ranks / config.critic.ulysses_sequence_parallel_size);
-  return {all, (all + num_groups - 1) / num_groups};
-}
-
-// How ranks add a gradient in a fixed order (trainer.deterministic).
-struct FixedOrder {
-  bool keeps_leaves = false;  // each rank keeps whole gradients
-  double subtrees = 0;        // else what it keeps of the subtrees that it owns between two passes, in whole gradients
-};
-
-FixedOrder fixed_order(const RunConfig& config, int64_t group_size, const Passes& passes, int num_ranks) {
-  if (!config.trainer.deterministic) return {};
-  if (!owners_add_leaves(true, config.ranks.zero_stage >= 2, group_size)) return {.keeps_leaves = true};
-  int most = 0;
-  for (int64_t done = num_ranks; done < passes.all + num_ranks; done += num_ranks)
-    most = std::max(most, std::popcount(static_cast<uint64_t>(std::min(done, passes.all))));
-  return {.subtrees = static_cast<double>(most) / num_ranks};
-}
-
-// What is complete when backward begins or ends. The head of an adapter leaves with its embedding.
-double end_of_gradient(const TrainedSize& trained, bool has_lora) {
-  return has_lora ? trained.units.ends : trained.units.largest_end;
-}
-
-// The same of stage 3, which is `num_owners` ranks that share all of a model, or an adapter that each has as a whole. A
-// layer's gradient goes to its owners when it is complete, and so does that of a window (`by_windows`). Whole gradients of
-// embedding and head, and that of an adapter, do when the pass has ended and freed its activations.
-double gradient_with_spread_weights(const UnitBytes& units, double gradient, bool has_lora, bool by_windows,
-                                    double num_owners, double activations) {
-  if (has_lora) {
-    const auto messages = static_cast<double>(2 * Shards::kRoundBytes);
-    return gradient + std::max(0.0, gradient / num_owners + std::min(messages, 2.0 * gradient) - activations);
-  }
-  return (units.all + units.whole) / num_owners + units.whole + units.layer + (by_windows ? 0.0 : units.ends);
 }
 
 // Without ZeRO, a rank has the critic's whole gradient, and so much more in a fixed order.
@@ -341,19 +257,19 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
 
 namespace {
 
-// While a rank reads a part of the model, or all of it, next to what it keeps, and what an adapter's start computes from a
-// layer. `whole`: bytes of all weights.
+// While a rank reads a part of the model next to what it keeps, and what an adapter's start computes from a layer. `whole`:
+// bytes of all weights.
 double started_bytes(const UnitBytes& units, const TrainedSize& trained, const RunConfig& config, int num_ranks,
                      double whole) {
   const int64_t num_parts = config.trainer.val_only ? 1 : config.actor.tensor_model_parallel_size;
   const bool spreads = config.ranks.zero_stage >= 3 && num_ranks > num_parts;
   if (config.trainer.val_only || (!spreads && num_parts == 1)) return 0;
-  if (trained.is_read_at_once) return whole;
-  double part = std::max(units.layer, units.largest_end);
+  const ModelDtype dtype = config.model.dtype;
+  const auto element = static_cast<double>(num_bytes(dtype));
+  double part = read_part_bytes(units, trained.merge, element);
   if (spreads && num_parts > 1) part += part / static_cast<double>(num_parts);
   if (!trained.is_from_base) return part;
-  const ModelDtype dtype = config.model.dtype;
-  const double adapter = trained.numbers * static_cast<double>(num_bytes(dtype));
+  const double adapter = trained.numbers * element;
   const double computed = merged_bytes(whole, units, adapter) - units.layers * share_of_copies(dtype);
   return std::max(part, units.layer * (1.0 + std::max(0.0, computed) / units.layers));
 }

@@ -39,6 +39,7 @@
 #include "train/run/threads.h"
 #include "train/run/turn_parts.h"
 #include "train/sampling/prompt_queue.h"
+#include "train/sampling/rank_handover.h"
 #include "train/sampling/sent_adapter.h"
 #include "train/sampling/weight_extension.h"
 
@@ -221,6 +222,9 @@ ScoreRanks score_ranks(RoundRanks& ranks) {
   out.exchange = [&ranks](const std::string& own) { return ranks.exchange(own, "rewards"); };
   out.share = [&ranks](std::vector<std::vector<int64_t>> lists) {
     return std::make_unique<PromptQueue>(ranks.group(), std::move(lists), "rewards");
+  };
+  out.hand_over = [&ranks] {
+    return std::make_unique<RankHandover>(ranks.group(), "rewards", RankHandover::pause_of(ranks.size()));
   };
   return out;
 }

@@ -55,12 +55,12 @@ Result<std::optional<LoraSize>> estimate_critic_lora(Env& env, const ModelConfig
   return fresh_lora_size(critic, critic_lora_choice(section), loaded, critic_lora_place);
 }
 
-// CriticBytes::started. An adapter's folder is read at once, and a head for a language model is made next to it.
-Result<double> critic_started_bytes(Env& env, const Path& folder, const ModelConfig& critic, const UnitBytes& units,
-                                    const TrainedSize& trained, double element) {
-  const double all = static_cast<double>(critic.num_parameters()) * element;
-  if (is_adapter_folder(env, folder)) return TRY(read_model_folder_config(env, folder)).is_classifier ? all : 2.0 * all;
-  return trained.is_read_at_once ? all : std::max(units.layer, units.largest_end);
+// Sum and product; and what a start of PiSSA or OLoRA is computed with.
+Result<MergeSize> merge_size(Env& env, const Path& folder) {
+  if (!is_adapter_folder(env, folder)) return MergeSize();
+  const LoraConfig config = TRY(read_lora_config(env, folder));
+  const LoraTensors tensors = TRY(read_lora_tensors(env, folder));
+  return MergeSize{changes_base(config.init) ? 4.0 : 2.0, tensors.pairs.contains("lm_head")};
 }
 
 Path critic_folder(const RunConfig& config) { return config.critic.model.path.value_or(config.model.path); }
@@ -89,7 +89,9 @@ Result<CriticBytes> critic_bytes(Env& env, const RunConfig& config, const std::o
   const double activations =
       critic_activation_bytes(critic, trained, config, critic_pass_options(config, trained.is_on_device),
                               critic_rows_per_update(config, plan_batches(config)));
-  const double started = TRY(critic_started_bytes(env, critic_folder(config), critic, units, trained, element));
+  MergeSize merge = TRY(merge_size(env, critic_folder(config)));
+  merge.has_head = false;  // a critic has another one
+  const double started = read_part_bytes(units, merge, element);
   if (lora) {
     const double base = weight_bytes(critic, dtype, WeightCopies::kMasters);
     const double copies = base - static_cast<double>(critic.num_parameters()) * element;
@@ -180,7 +182,7 @@ Result<> measure_run(Env& env, const PluginRegistry& registry, const LoadedConfi
   out.plan = plan_batches(config);
   out.trained = TRY(trained_size(out.model, out.lora, loaded, "actor.optim"));
   out.trained.is_on_device = by_operators;
-  out.trained.is_read_at_once = out.trained.is_read_at_once || is_adapter_folder(env, config.model.path);
+  out.trained.merge = TRY(merge_size(env, config.model.path));
   out.memory = estimate_memory(out.model, out.lora, out.trained, config, by_operators);
   if (device.kind == DeviceKind::kCuda) out.memory.graphs = graph_bytes(out.model, config);
   out.not_reused = why_not_reused(config, out.model, num_ranks, by_operators);

@@ -13,11 +13,17 @@ Result<> RoundRanks::use_side_group() {
   return {};
 }
 
-Result<std::vector<std::string>> RoundRanks::exchange(const std::string& bytes, std::string_view stage) {
-  if (!has_rounds_) return ranks_->exchange(bytes, stage);
-  auto all = on_every_rank(*ranks_, stage, [&]() -> Result<std::string> { return bytes; });
+Result<std::vector<std::string>> RoundRanks::exchange(const std::string& bytes, std::string_view stage,
+                                                      const Meanwhile& meanwhile) {
+  if (!has_rounds_) return ranks_->exchange(bytes, stage, meanwhile);
+  auto all = on_every_rank(
+      *ranks_, stage, [&]() -> Result<std::string> { return bytes; }, meanwhile);
   has_heard_ = !all.ok();
   return all;
+}
+
+void RoundRanks::fail(const Error& error) {
+  if (!has_rounds_) ranks_->fail(error);
 }
 
 Result<> RoundRanks::finish_round(const Result<>& own) {

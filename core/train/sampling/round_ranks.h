@@ -23,10 +23,16 @@ class RoundRanks {
   // From now on there are rounds next to updates. A collective.
   Result<> use_side_group();
 
-  // Every rank's bytes, in rank order, on every rank. Or the Error of a rank whose round has failed.
-  Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage);
+  // Every rank's bytes, in rank order, on every rank. Or the Error of a rank whose round has failed. The rank calls
+  // `meanwhile` until all have come.
+  Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage,
+                                            const Meanwhile& meanwhile = {});
   // What all ranks make of the end of a round: the Error of the first rank that failed. Every rank calls it.
   Result<> finish_round(const Result<>& own);
+
+  // This rank fails with this Error while the others still work: without rounds the run ends at once, and a round ends when
+  // all are done.
+  void fail(const Error& error);
 
   // For all but exchanges.
   [[nodiscard]] Communicator& group() const { return *ranks_; }

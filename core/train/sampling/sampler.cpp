@@ -53,8 +53,11 @@ Result<SampleBatch> Sampler::sample(const PromptBatch& prompts, int64_t batch, i
   const auto feed = [&](const SampleBatch& rows, int64_t prompt) -> Result<> {
     return prompt % group_size == ranks_->rank() % group_size ? reward.feed(prompts, rows, prompt) : Result<>();
   };
-  SampleBatch samples = TRY(collect_on_ranks(*ranks_, runner_, prompts, plan, config_->rollout, *tokenizer_, &metrics,
-                                             feed, [&] { return reward.tend(); }));
+  std::function<Result<>(const SampleBatch&, int)> tend;
+  if (reward.works_ahead())
+    tend = [&](const SampleBatch& rows, int wait_ms) { return reward.tend(prompts, rows, wait_ms); };
+  SampleBatch samples =
+      TRY(collect_on_ranks(*ranks_, runner_, prompts, plan, config_->rollout, *tokenizer_, &metrics, feed, tend));
   if (store != nullptr) store->end();
   samples.mask_truncated = config_->algorithm.mask_truncated_completions;
   return samples;

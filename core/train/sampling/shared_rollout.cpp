@@ -1,11 +1,10 @@
 // Samples this rank's prompts, and exchanges the rows.
 #include "train/sampling/shared_rollout.h"
 
-#include <cstring>
 #include <utility>
 
+#include "experience/rollout/sample_bytes.h"
 #include "foundation/base/hints.h"
-#include "foundation/batch/float_bytes.h"
 #include "foundation/batch/rank_block.h"
 #include "foundation/metrics/live.h"
 #include "plugin/worker/channel.h"
@@ -19,53 +18,13 @@ namespace {
 constexpr std::string_view kRolloutStage = "rollout";
 constexpr std::string_view kExchangeStage = "completions";
 
-void encode_turns(const SampleTurns& from, Encoder& out) {
-  const auto& [num_assistant, num_tool_calls, num_failed_calls, end, is_sampled, rewards, prompt_ids, messages,
-               failure] = from;
-  out.i64(num_assistant).i64(num_tool_calls).i64(num_failed_calls).i64(static_cast<int64_t>(end));
-  out.text({reinterpret_cast<const char*>(is_sampled.data()), is_sampled.size()});
-  out.u64(rewards.size());
-  for (const double reward : rewards) out.f64(reward);
-  out.u64(prompt_ids.size());
-  for (const int64_t id : prompt_ids) out.i64(id);
-  out.text(messages).text(failure);
-}
-
-SampleTurns decode_turns(Decoder& in) {
-  SampleTurns turns;
-  turns.num_assistant = in.i64();
-  turns.num_tool_calls = in.i64();
-  turns.num_failed_calls = in.i64();
-  turns.end = static_cast<TurnEnd>(in.i64());
-  const std::string is_sampled = in.text();
-  turns.is_sampled.assign(is_sampled.begin(), is_sampled.end());
-  turns.rewards.resize(in.count(sizeof(double)));
-  for (double& reward : turns.rewards) reward = in.f64();
-  turns.prompt_ids.resize(in.count(sizeof(int64_t)));
-  for (int64_t& id : turns.prompt_ids) id = in.i64();
-  turns.messages = in.text();
-  turns.failure = in.text();
-  return turns;
-}
-
 std::string encode_rows(const SampleBatch& samples, std::span<const int64_t> prompts, const MetricSet& metrics) {
   Encoder out;
   out.u64(prompts.size());
   for (const int64_t prompt : prompts) {
     out.i64(prompt);
-    for (int64_t i = 0; i < samples.num_samples_per_prompt; ++i) {
-      const Sample& one = samples.rows[static_cast<size_t>(prompt * samples.num_samples_per_prompt + i)];
-      const auto& [prompt_index, sample_index, token_ids, log_prob, finish_reason, weight_version, text, turns, spans,
-                   experts] = one;
-      out.i64(prompt_index).i64(sample_index).i64(static_cast<int64_t>(finish_reason)).i64(weight_version).text(text);
-      out.u64(token_ids.size());
-      for (const int64_t id : token_ids) out.i64(id);
-      out.text(float_bytes(log_prob));
-      encode_turns(turns, out);
-      out.u64(spans.size());
-      for (const auto& [version, num_tokens] : spans) out.i64(version).i64(num_tokens);
-      out.text({reinterpret_cast<const char*>(experts.data()), experts.size() * sizeof(uint16_t)});
-    }
+    for (int64_t i = 0; i < samples.num_samples_per_prompt; ++i)
+      put_sample(out, samples.rows[static_cast<size_t>(prompt * samples.num_samples_per_prompt + i)]);
   }
   out.text(encode_metrics(metrics));
   return out.bytes();
@@ -81,23 +40,8 @@ Result<MetricSet> decode_rows(std::string_view bytes, SampleBatch& samples) {
   for (size_t left = in.count(sizeof(int64_t)); left > 0; --left) {
     const int64_t prompt = in.i64();
     if (prompt < 0 || prompt >= num_prompts) return unreadable_rows();
-    for (int64_t i = 0; i < samples.num_samples_per_prompt; ++i) {
-      Sample& row = samples.rows[static_cast<size_t>(prompt * samples.num_samples_per_prompt + i)];
-      row.prompt_index = in.i64();
-      row.sample_index = in.i64();
-      row.finish_reason = static_cast<FinishReason>(in.i64());
-      row.weight_version = in.i64();
-      row.text = in.text();
-      row.token_ids.resize(in.count(sizeof(int64_t)));
-      for (int64_t& id : row.token_ids) id = in.i64();
-      row.log_prob = floats_of_bytes(in.text());
-      row.turns = decode_turns(in);
-      row.spans.resize(in.count(2 * sizeof(int64_t)));
-      for (VersionSpan& span : row.spans) span = {in.i64(), in.i64()};
-      const std::string experts = in.text();
-      row.experts.resize(experts.size() / sizeof(uint16_t));
-      std::memcpy(row.experts.data(), experts.data(), row.experts.size() * sizeof(uint16_t));
-    }
+    for (int64_t i = 0; i < samples.num_samples_per_prompt; ++i)
+      samples.rows[static_cast<size_t>(prompt * samples.num_samples_per_prompt + i)] = read_sample(in);
   }
   MetricSet metrics = TRY(decode_metrics(in.text()));
   if (!in.done()) return unreadable_rows();
@@ -110,7 +54,7 @@ Result<SampleBatch> collect_on_ranks(RoundRanks& ranks, RolloutRunner& runner, c
                                      RolloutPlan plan, const RolloutConfig& config, const Tokenizer& tokenizer,
                                      MetricSet* metrics,
                                      const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt,
-                                     const std::function<Result<>()>& on_turn) {
+                                     const std::function<Result<>(const SampleBatch&, int)>& on_turn) {
   const int64_t max_rows = config.max_num_seqs;
   const auto group_size = static_cast<int>(config.tensor_model_parallel_size);
   const bool tells = ranks.rank() % group_size == 0;  // the others of its group have the same rows
@@ -120,18 +64,26 @@ Result<SampleBatch> collect_on_ranks(RoundRanks& ranks, RolloutRunner& runner, c
   plan.next_prompt = [&queue] { return queue.next(); };
   plan.max_rows = queue.is_shared() ? max_rows : 0;
   // Sampling takes long: a rank that fails meanwhile ends the others at once.
-  const auto turn = [&]() -> Result<> {
+  const auto turn = [&](const SampleBatch& rows, int wait_ms) -> Result<> {
     TRY(ranks.group().check(kRolloutStage));
-    return on_turn ? on_turn() : Result<>();
+    return on_turn ? on_turn(rows, wait_ms) : Result<>();
   };
   const auto show = [&](int64_t done, int64_t total) {
     live_stage(plan.is_validation ? kValidationStage : kSamplingStage, "rows", done, total);
   };
   MetricSet measured;
   SampleBatch samples = TRY(runner.collect(prompts, plan, tokenizer, metrics != nullptr && tells ? &measured : nullptr,
-                                           show, on_prompt, turn));
+                                           show, on_prompt, [&](const SampleBatch& rows) { return turn(rows, 0); }));
   const std::span<const int64_t> told = tells ? queue.taken() : std::span<const int64_t>();
-  const std::vector<std::string> all = TRY(ranks.exchange(encode_rows(samples, told, measured), kExchangeStage));
+  Result<> turned;
+  const Meanwhile go_on = [&](int wait_ms) {
+    turned = turn(samples, wait_ms);
+    if (!turned.ok()) ranks.fail(turned.error());
+    return turned.ok();
+  };
+  auto exchanged = ranks.exchange(encode_rows(samples, told, measured), kExchangeStage, on_turn ? go_on : Meanwhile());
+  TRY(turned);
+  const std::vector<std::string> all = TRY(std::move(exchanged));
   TRY(queue.close());
   for (int rank = 0; rank < ranks.size(); ++rank) {
     if (rank != ranks.rank()) measured = TRY(decode_rows(all[static_cast<size_t>(rank)], samples));

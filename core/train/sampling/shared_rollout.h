@@ -16,12 +16,13 @@
 
 namespace mortise {
 
-// As RolloutRunner::collect. `on_prompt` is called for the prompts of this rank only.
+// As RolloutRunner::collect. `on_prompt` is called for the prompts of this rank only. `on_turn(batch, wait_ms)` is also
+// called when these are done, until all ranks have sampled theirs; it may then wait for so long.
 Result<SampleBatch> collect_on_ranks(RoundRanks& ranks, RolloutRunner& runner, const PromptBatch& prompts,
                                      RolloutPlan plan, const RolloutConfig& config, const Tokenizer& tokenizer,
                                      MetricSet* metrics,
                                      const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt = {},
-                                     const std::function<Result<>()>& on_turn = {});
+                                     const std::function<Result<>(const SampleBatch&, int)>& on_turn = {});
 
 // As RolloutRunner::collect_segments. The ranks take prompts with unfinished rows from a shared queue as well. Which rows
 // get a piece, and what they get, does not depend on who samples them.

@@ -97,8 +97,10 @@ MORTISE_REWARD("faulty", Faulty)
 struct Plain : mortise::Reward {
   static constexpr const char* summary = "length of the completion, or a crash or a hang; takes `work_us` for a row";
   std::int64_t work_us = param("work_us", 0, "time that a row takes").at_least(0);
+  std::string work_prompt = param("work_prompt", "", "only rows whose prompt begins with this take it");
   double score(const mortise::Row& row) const {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(work_us);
+    const bool works = row.prompt().substr(0, work_prompt.size()) == work_prompt;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(works ? work_us : 0);
     if (row.completion() == "crash") std::raise(SIGSEGV);
     if (row.completion() == "hang") hang();
     while (std::chrono::steady_clock::now() < end) {

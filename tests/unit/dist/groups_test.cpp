@@ -227,6 +227,52 @@ TEST_P(Groups, ExchangeBytesOfAnySize) {
   });
 }
 
+// A rank that waits for the others works meanwhile, until it has nothing more to do.
+TEST_P(Groups, RanksWorkWhileTheyWaitInAnExchange) {
+  in_group(GetParam(), [](Communicator& ranks) {
+    if (ranks.size() == 1) return;
+    for (const bool goes_on : {true, false}) {
+      const std::string last = goes_on ? "came last" : "came last again";
+      int num_turns = 0;
+      const auto meanwhile = [&](int wait_ms) {
+        EXPECT_GE(wait_ms, 1);
+        EXPECT_TRUE(ranks.add_to_counter(last, 1, "rollout").ok());
+        std::this_thread::sleep_for(std::chrono::milliseconds(wait_ms));
+        return ++num_turns < 3 || goes_on;
+      };
+      // The last rank comes when all others have had three turns.
+      const bool is_last = ranks.rank() + 1 == ranks.size();
+      while (is_last && ranks.add_to_counter(last, 0, "rollout").value() < 3 * (ranks.size() - 1))
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      const auto texts =
+          ranks.exchange(std::string(5000, 'x') + std::to_string(ranks.rank()), "completions", meanwhile);
+      ASSERT_TRUE(texts.ok()) << texts.error().to_string();
+      for (int rank = 0; rank < ranks.size(); ++rank)
+        EXPECT_EQ((*texts)[static_cast<size_t>(rank)].substr(5000), std::to_string(rank));
+      if (!is_last && !goes_on) EXPECT_EQ(num_turns, 3);
+    }
+  });
+}
+
+TEST_P(Groups, ANoteIsTakenOnce) {
+  in_group(GetParam(), [](Communicator& ranks) {
+    const int next = (ranks.rank() + 1) % ranks.size();
+    const std::string bytes = std::string(100'000, 'x') + '\0' + std::to_string(ranks.rank());
+    const std::string own = "note/" + std::to_string(ranks.rank());
+    EXPECT_EQ(ranks.take_note(own, "rewards").value(), std::nullopt);
+    ASSERT_TRUE(ranks.barrier("begin").ok());
+    ASSERT_TRUE(ranks.leave_note("note/" + std::to_string(next), bytes, "rewards").ok());
+    ASSERT_TRUE(ranks.barrier("middle").ok());
+    const std::optional<std::string> note = ranks.take_note(own, "rewards").value();
+    ASSERT_TRUE(note.has_value());
+    EXPECT_EQ(note->substr(100'001), std::to_string((ranks.rank() + ranks.size() - 1) % ranks.size()));
+    EXPECT_EQ(ranks.take_note(own, "rewards").value(), std::nullopt);
+    EXPECT_FALSE(ranks.leave_note("large", std::string(Communicator::kMaxNoteBytes + 1, 'x'), "rewards").ok());
+    ASSERT_TRUE(ranks.leave_note("largest", std::string(Communicator::kMaxNoteBytes, 'x'), "rewards").ok());
+    ASSERT_TRUE(ranks.barrier("end").ok());
+  });
+}
+
 TEST_P(Groups, SendAroundARing) {
   in_group(GetParam(), [](Communicator& ranks) {
     if (ranks.size() == 1) return;

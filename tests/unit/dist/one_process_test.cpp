@@ -38,6 +38,9 @@ TEST(OneProcess, KeepsTheValuesOfItsOnlyRank) {
   EXPECT_EQ(moved[3].item<double>(), 3.0);
   EXPECT_EQ(*ranks->exchange("bytes", "metrics"), std::vector<std::string>{"bytes"});
   EXPECT_EQ(*ranks->broadcast_bytes("bytes", 0, "metrics"), "bytes");
+  EXPECT_TRUE(ranks->leave_note("rows", "bytes", "rewards").ok());
+  EXPECT_EQ(ranks->take_note("rows", "rewards").value(), "bytes");
+  EXPECT_EQ(ranks->take_note("rows", "rewards").value(), std::nullopt);
   EXPECT_TRUE(ranks->barrier("checkpoint").ok());
   EXPECT_TRUE(ranks->leave().ok());
 }

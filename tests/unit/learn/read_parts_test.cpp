@@ -186,8 +186,10 @@ TEST(ReadParts, AContinuedAdapterHasTheBitsOfReadingAtOnce) {
       ASSERT_OK(write_file_atomic(default_env(), folder / "adapter_config.json", config));
     }
     const Compared compared = i == 4 ? Compared::kGathered : Compared::kAlways;
-    for (const char* const dtype : {"float32", "bfloat16"})
+    for (const char* const dtype : {"float32", "bfloat16"}) {
       expect_bits_of_reading_at_once(base, dtype, {{}, folder}, compared);
+      expect_bits_of_reading_at_once(folder, dtype, {});  // merged
+    }
   }
 }
 

@@ -10,6 +10,7 @@
 #include "experience/reward/reward_runner.h"
 #include "foundation/base/choice.h"
 #include "support/meeting_point.h"
+#include "support/shared_handover.h"
 #include "support/shared_lists.h"
 #include "support/this_build.h"
 #include "worker_fixture.h"
@@ -100,7 +101,7 @@ TEST_F(WorkerRunner, TokenRewardsAreSummedInTheirPlaces) {
 }
 
 // What `size` ranks make of the batch together; the outcome of each. The rows of every second prompt are given while
-// others are sampled, to one rank after another. One rank gets all at once.
+// others are sampled, to one rank after another, and free workers take some of them. One rank gets all at once.
 std::vector<ScoredBatch> scored_by_ranks(PluginRegistry& registry, const std::vector<RewardSpec>& specs, Isolation mode,
                                          const PromptBatch& prompts, const SampleBatch& samples,
                                          std::vector<MetricSet>& metrics) {
@@ -110,6 +111,7 @@ std::vector<ScoredBatch> scored_by_ranks(PluginRegistry& registry, const std::ve
   isolation.num_workers = 1;
   MeetingPoint point(static_cast<int>(size));
   SharedLists lists;
+  SharedHandover handover;
   std::vector<RewardRunner> runners;
   for (size_t rank = 0; rank < size; ++rank) {
     runners.push_back(RewardRunner::create(registry, specs, RunKey{7, nullptr}, 1.0, isolation).value());
@@ -120,6 +122,7 @@ std::vector<ScoredBatch> scored_by_ranks(PluginRegistry& registry, const std::ve
     ranks.share = [&lists, rank](std::vector<std::vector<int64_t>> own) {
       return lists.share(static_cast<int>(rank), std::move(own));
     };
+    ranks.hand_over = [&handover, rank] { return handover.join(static_cast<int>(rank)); };
     EXPECT_OK(runners.back().use_ranks(std::move(ranks)));
   }
   std::vector<ScoredBatch> out(size);
@@ -131,6 +134,8 @@ std::vector<ScoredBatch> scored_by_ranks(PluginRegistry& registry, const std::ve
       EXPECT_OK(runner.begin(prompts, samples.num_samples_per_prompt, context));
       for (size_t prompt = 2 * rank; size > 1 && prompt < prompts.prompts.size(); prompt += 2 * size)
         EXPECT_OK(runner.feed(prompts, samples, static_cast<int64_t>(prompt)));
+      for (int turn = 0; size > 1 && turn < 10; ++turn) EXPECT_OK(runner.tend(prompts, samples, 1));
+      EXPECT_OK(point.meet(static_cast<int>(rank), "", [&](int) { return runner.tend(prompts, samples).ok(); }));
       auto scored = runner.score(prompts, samples, context, &metrics[rank]);
       EXPECT_OK(scored);
       if (scored.ok()) out[rank] = *std::move(scored);

@@ -189,12 +189,12 @@ class Simulation {
         EXPECT_FALSE(batch.rows[static_cast<size_t>(prompt * plan_.num_samples + s)].text.empty()) << "told too early";
       return overlaps && chance(0.9) ? runner.feed(prompts_, batch, prompt) : Result<>();
     };
-    const auto on_turn = [&]() -> Result<> {
+    const auto on_turn = [&](const SampleBatch& batch) -> Result<> {
       if (++num_turns_ > 100'000) throw SimStuck("sampling does not end");
       pass_time(uniform(0, 50));
       if (plan_.pauses && chance(0.02))
         pass_time(uniform(1'000, 3'600'000));  // the trainer is stopped, the rest is not
-      return runner.tend();
+      return runner.tend(prompts_, batch);
     };
     auto samples = rollout.collect(prompts_, sampling, tokenizer_, nullptr, {}, on_prompt, on_turn);
     sampled_ = samples.ok();

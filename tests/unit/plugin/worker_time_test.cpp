@@ -157,7 +157,7 @@ TEST_F(WorkerTime, TendKeepsDeadlinesBetweenFeeds) {
   ASSERT_OK(one.begin(prompts_, 1, {}));
   for (int64_t prompt = 0; prompt < 4; ++prompt) ASSERT_OK(one.feed(prompts_, samples_, prompt));
   for (int turn = 0; turn < 200; ++turn) {
-    ASSERT_OK(one.tend());
+    ASSERT_OK(one.tend(prompts_, samples_));
     pass_ms(10);
   }
   const int64_t begin = now_ms();

@@ -75,11 +75,16 @@ TEST(MemoryEstimates, CountWhatIsReadAtTheStart) {
   const double steps = memory.total();
   memory.started = 9;
   EXPECT_EQ(memory.total(), steps + 7);
-  TrainedSize at_once = spread.trained;
-  at_once.is_read_at_once = true;
-  memory = spread.alone;
-  share_memory(spread.model, spread.units, at_once, spread.loaded.config, false, 2, {}, memory);
-  EXPECT_EQ(memory.started, spread.alone.weights);
+  TrainedSize merges = split.trained;
+  merges.merge.matrices = 2;
+  memory = split.alone;
+  share_memory(split.model, split.units, merges, split.loaded.config, false, 2, {}, memory);
+  EXPECT_EQ(memory.started, std::max(split.units.layer + 4.0 * split.units.matrix, split.units.largest_end))
+      << "two matrices of float64 next to a layer of float32";
+  merges.merge.has_head = true;
+  memory = split.alone;
+  share_memory(split.model, split.units, merges, split.loaded.config, false, 2, {}, memory);
+  EXPECT_EQ(memory.started, std::max(split.units.layer + 4.0 * split.units.matrix, 5.0 * split.units.largest_end));
 }
 
 // A rank that writes files has one part at a time whole, however many files it writes.

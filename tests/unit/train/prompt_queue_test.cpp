@@ -109,9 +109,10 @@ class UnequalRank : public test::ThreadRank {
     if (rank() == 0) place_->is_done.wait(false);
     return {};
   }
-  Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage) override {
+  Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage,
+                                            const Meanwhile& meanwhile) override {
     if (rank() == 1) set(place_->is_done);
-    return ThreadRank::exchange(bytes, stage);
+    return ThreadRank::exchange(bytes, stage, meanwhile);
   }
 
  private:
@@ -180,6 +181,33 @@ class SharedPieces : public testing::Test {
 
   test::CharFolder folder_;
 };
+
+// A reward fails while its rank waits for the others: these hear of it and end too, without rounds next to updates.
+TEST_F(SharedPieces, AnErrorOfARankThatWaitsEndsTheOthers) {
+  const Error lost{ErrorKind::kPlugin, "the fork server has ended", "reward", ""};
+  std::atomic<bool> has_failed = false;
+  on_ranks(2, [&](Communicator& group) {
+    RolloutPlan plan;
+    plan.num_samples = 2;
+    plan.sampling.max_new_tokens = 8;
+    PluginRegistry registry = test::open_registry({"sim_rollout"});
+    RolloutRunner runner = RolloutRunner::create(registry, "sim", Json{{"slowest", 0}}, RunKey()).value();
+    const Batch one = batch(4, plan);
+    const auto on_turn = [&](const SampleBatch&, int wait_ms) -> Result<> {
+      if (group.rank() == 1) has_failed.wait(false);
+      if (group.rank() == 1 || wait_ms == 0) return {};
+      has_failed = true;
+      has_failed.notify_all();
+      return lost;
+    };
+    RoundRanks ranks(group);
+    const Tokenizer tokenizer = folder_.tokenizer();
+    const auto samples =
+        collect_on_ranks(ranks, runner, one.prompts, plan, RolloutConfig(), tokenizer, nullptr, {}, on_turn);
+    ASSERT_FALSE(samples.ok());
+    EXPECT_EQ(samples.error().what, lost.what);
+  });
+}
 
 TEST_F(SharedPieces, OthersSampleTheRowsOfABusyRank) {
   for (const int64_t max_num_seqs : {1, 64}) {

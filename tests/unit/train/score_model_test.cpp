@@ -1,6 +1,7 @@
 // Reward models: the scores of transformers for the same texts, and the errors if there can be no score.
 #include "train/loop/score_model.h"
 
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -268,8 +269,7 @@ TEST(CriticModel, BeginsFromAnAdaptersHeadAndRefusesDropout) {
               AllOf(HasSubstr("base/config.json"), HasSubstr("'attention_dropout' = 0.1")));
 }
 
-TEST(CriticModel, OfALanguageModelGetsTheHeadOfItsSeed) {
-  const Path folder = test::golden_model("qwen2_untied_sharded");
+void expect_head_of_seed(const Path& folder) {
   const Model language = Model::load(default_env(), folder).value();
   Model critic = open_critic_model(default_env(), folder, "float32", 7).value();
   ASSERT_OK(critic.read_parts());
@@ -280,6 +280,23 @@ TEST(CriticModel, OfALanguageModelGetsTheHeadOfItsSeed) {
     EXPECT_TRUE(got.tensor.requires_grad()) << got.name;
     const NamedParameter* const read = language.find_parameter(got.name);
     EXPECT_TRUE(got.tensor.equal(read != nullptr ? read->tensor : made.parameters()[i].tensor)) << got.name;
+  }
+}
+
+// Also that of an adapter, which may have a head of the language model too.
+TEST(CriticModel, OfALanguageModelGetsTheHeadOfItsSeed) {
+  const Path base = test::golden_model("qwen2_untied_sharded");
+  expect_head_of_seed(base);
+  const TempDir dir;
+  LoraChoice choice{.rank = 2, .alpha = 4.0, .target_modules = {"q_proj", "down_proj"}};
+  for (const std::string saved : {"lm_head", "embed_tokens"}) {
+    choice.modules_to_save = {saved};
+    Model trained = Model::load(default_env(), base).value();
+    ASSERT_OK(trained.train_lora(choice, 4));
+    const at::NoGradGuard no_grad;
+    for (const NamedParameter& one : trained.trainable()) one.tensor.add_(0.125);
+    ASSERT_OK(trained.save(default_env(), dir / saved, {.lora = LoraSave::kApart, .base_model = base.string()}));
+    expect_head_of_seed(dir / saved);
   }
 }
 

@@ -47,7 +47,7 @@ class StartMemory : public testing::Test {
                     const std::function<void(const Counted&, double started)>& expect) {
     CountingAllocator& tensors = CountingAllocator::install();
     keys.insert(keys.end(), layout.keys.begin(), layout.keys.end());
-    for (const std::string& key : {"model.path=" + folder_.string(), std::string("model.dtype=float32"),
+    for (const std::string& key : {"model.path=" + path_.string(), std::string("model.dtype=float32"),
                                    std::string("trainer.num_threads=1"), "trainer.default_local_dir=" + out_.string()})
       keys.push_back(key);
     const LoadedConfig loaded = load_config(default_env(), "", keys).value();
@@ -67,6 +67,8 @@ class StartMemory : public testing::Test {
     });
   }
 
+  void expect_policy_fits();
+  void expect_critic_fits();
   // Around what is measured.
   void begin() {
     before_ = tensors_->bytes();
@@ -75,14 +77,25 @@ class StartMemory : public testing::Test {
   void end() { counted_ = {tensors_->bytes() - before_, tensors_->peak() - before_}; }
 
   MemoryEstimate estimate(const LoadedConfig& loaded, int num_ranks) const {
-    const TrainedSize trained = trained_size(model_, std::nullopt, loaded, "actor.optim").value();
+    TrainedSize trained = trained_size(model_, std::nullopt, loaded, "actor.optim").value();
+    if (path_ != folder_) trained.merge = {.matrices = 2.0};
     MemoryEstimate memory = estimate_memory(model_, std::nullopt, trained, loaded.config, /*by_operators=*/false);
     share_memory(model_, unit_bytes(model_, 4.0), trained, loaded.config, /*has_lora=*/false, num_ranks, {}, memory);
     return memory;
   }
 
   test::TempDir dir_;
-  Path folder_ = dir_ / "model", out_ = dir_ / "out";
+  // model.path is an adapter's folder from now on.
+  void use_adapter() {
+    path_ = dir_ / "adapter";
+    Model model = Model::load(default_env(), folder_).value();
+    ASSERT_OK(model.train_lora({.rank = 2, .alpha = 4.0, .target_modules = {"q_proj", "down_proj"}}, 5));
+    ASSERT_OK(model.save(default_env(), path_, {.lora = LoraSave::kApart, .base_model = folder_.string()}));
+    for (const char* const name : {"tokenizer.json", "tokenizer_config.json"})
+      std::filesystem::copy_file(folder_ / name, path_ / name);
+  }
+
+  Path folder_ = dir_ / "model", path_ = folder_, out_ = dir_ / "out";
   const ModelConfig model_ = many_layers();
   double weights_ = 0;  // bytes of all
   CountingAllocator* tensors_ = nullptr;
@@ -92,7 +105,8 @@ class StartMemory : public testing::Test {
 
 constexpr double kVectorsInTheMaking = 16 << 10;
 
-TEST_F(StartMemory, OfAPolicyIsItsPartAndWhatIsRead) {
+// In each layout.
+void StartMemory::expect_policy_fits() {
   for (const Layout& layout : kLayouts) {
     const auto start = [&](const RunSettings& run) {
       PolicyParts policy;
@@ -106,6 +120,13 @@ TEST_F(StartMemory, OfAPolicyIsItsPartAndWhatIsRead) {
       EXPECT_LT(static_cast<double>(got.peak), weights_) << "what reading at once takes at least";
     });
   }
+}
+
+TEST_F(StartMemory, OfAPolicyIsItsPartAndWhatIsRead) { expect_policy_fits(); }
+
+TEST_F(StartMemory, OfAPolicyFromAnAdaptersFolderIsItsPartAndWhatIsRead) {
+  use_adapter();
+  expect_policy_fits();
 }
 
 // It reads the initial policy next to its own numbers, of which the reference is a copy.
@@ -129,7 +150,8 @@ TEST_F(StartMemory, OfAReferenceAfterAResumeIsItsPartAndWhatIsRead) {
   }
 }
 
-TEST_F(StartMemory, OfACriticIsItsPartAndWhatIsRead) {
+// The critic begins from a language model, or from its adapter.
+void StartMemory::expect_critic_fits() {
   const auto start = [&](const RunSettings& run) {
     const Model policy = Model::open(default_env(), folder_, "float32").value();
     begin();
@@ -141,6 +163,12 @@ TEST_F(StartMemory, OfACriticIsItsPartAndWhatIsRead) {
     EXPECT_LE(static_cast<double>(got.peak), static_cast<double>(got.own) + started + kVectorsInTheMaking);
     EXPECT_LT(static_cast<double>(got.peak), weights_) << "what reading at once takes at least";
   });
+}
+
+TEST_F(StartMemory, OfACriticIsItsPartAndWhatIsRead) {
+  expect_critic_fits();
+  use_adapter();
+  expect_critic_fits();
 }
 
 }  // namespace

@@ -91,15 +91,23 @@ TEST(StepMetrics, TokensOfRanks) {
   options.micro_batch = {1, 0};
   options.ranks.communicator = &rank;
   MetricSet metrics;
-  add_rank_metrics(table, options, metrics);
+  add_rank_metrics(table, options, /*shares_gradients=*/false, metrics);
   EXPECT_EQ(*metrics.value("global_seqlen/mean"), 6.0);
   EXPECT_EQ(*metrics.value("global_seqlen/min"), 4.0);
   EXPECT_EQ(*metrics.value("global_seqlen/max"), 9.0);
   EXPECT_EQ(*metrics.value("global_seqlen/minmax_diff"), 5.0);
   EXPECT_EQ(*metrics.value("global_seqlen/balanced_min"), 5.0);
   EXPECT_EQ(*metrics.value("global_seqlen/balanced_max"), 8.0);
+  // With deterministic sums, ranks have ranges of micro-batches, or have them in turn.
+  options.ranks.deterministic = true;
+  MetricSet ranges, turns;
+  add_rank_metrics(table, options, /*shares_gradients=*/false, ranges);
+  EXPECT_EQ(*ranges.value("global_seqlen/balanced_max"), 9.0);
+  add_rank_metrics(table, options, /*shares_gradients=*/true, turns);
+  EXPECT_EQ(*turns.value("global_seqlen/balanced_min"), 4.0);
+  EXPECT_EQ(*turns.value("global_seqlen/balanced_max"), 9.0);
   MetricSet of_one;
-  add_rank_metrics(table, {}, of_one);
+  add_rank_metrics(table, {}, false, of_one);
   for (const char* name : {"mean", "min", "max", "balanced_min", "balanced_max"})
     EXPECT_EQ(*of_one.value(std::string("global_seqlen/") + name), 18.0) << name;
   EXPECT_EQ(*of_one.value("global_seqlen/minmax_diff"), 0.0);
