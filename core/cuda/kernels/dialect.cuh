@@ -84,4 +84,23 @@ __device__ inline double block_sum(double value) {
   return sum;
 }
 
+// The same of several sums at once, and as often as a kernel wants: calls that follow each other name the places 0 and 1 in
+// turn, so that none writes what slower threads still read.
+template <int kCount>
+__device__ inline void block_sums(double (&values)[kCount], int place) {
+  MORTISE_SHARED(double, warp_sums, 2 * kCount * kWarps);
+  const int begin = place * kCount * kWarps;
+  MORTISE_UNROLL
+  for (int i = 0; i < kCount; ++i) values[i] = warp_sum(values[i]);
+  MORTISE_UNROLL
+  for (int i = 0; i < kCount; ++i)
+    if (threadIdx.x % 32 == 0) warp_sums[begin + i * kWarps + static_cast<int>(threadIdx.x / 32)] = values[i];
+  __syncthreads();
+  MORTISE_UNROLL
+  for (int i = 0; i < kCount; ++i) {
+    values[i] = 0;
+    for (int w = 0; w < kWarps; ++w) values[i] += warp_sums[begin + i * kWarps + w];
+  }
+}
+
 }  // namespace mortise::cuda

@@ -30,6 +30,7 @@ struct NumberSizes {
   int64_t activation;
   int64_t product_input;
   bool by_operators = false;  // the layers are those of a device (operators.h), whose operations keep more
+  bool by_kernels = false;    // ... and the kernels of core/cuda compute them where they can (kernel_layers.h)
 };
 
 // Bytes that one layer keeps for backward, per token.

@@ -66,6 +66,12 @@ at::Tensor bf16_product(const at::Tensor& a, Trans trans_a, const at::Tensor& b,
   return out;
 }
 
+at::Tensor rounded_bf16_product(const at::Tensor& a, Trans trans_a, const at::Tensor& b, Trans trans_b) {
+  if (a.is_cpu()) return bf16_product(a, trans_a, b, trans_b).to(at::kBFloat16);
+  const Factors f(a, trans_a, b, trans_b);
+  return at::mm(f.op_left(), f.op_right());
+}
+
 void add_bf16_product(const at::Tensor& out, const at::Tensor& a, Trans trans_a, const at::Tensor& b, Trans trans_b) {
   const Factors f(a, trans_a, b, trans_b);
   TORCH_CHECK(out.size(0) == f.m && out.size(1) == f.n && out.is_contiguous(), "product: the result's shape");
