@@ -171,7 +171,7 @@ __device__ inline void plain_head_backward(const HeadGradient<T>& gradient, cons
 // A block takes MORTISE_CUDA_NORM_ROWS rows. Heads with norms have at most 64 kPairs numbers, and part_sums
 // [blocks, 2, head_dim] gets what these rows add to the gradients of the weights of q and of k. Without norms kPairs is 0.
 template <class T, int kPairs>
-__global__ void __launch_bounds__(kThreads, kPairs > 2 ? 2 : 3)
+__global__ void __launch_bounds__(kThreads, kPairs > 2 ? 2 : kPairs > 0 ? 3 : 4)
     rotate_heads_backward_kernel(const float* __restrict__ qkv, int64_t num_rows, MortiseCudaHeads heads,
                                  MortiseCudaHeadNorms norms, MortiseCudaRotation rotation, MortiseCudaCopies copies,
                                  const T* __restrict__ dq, const T* __restrict__ dk, const T* __restrict__ dv,

@@ -18,7 +18,7 @@ awk -v other_archs="${2:-}" -v others="${3:-}" '
     budget["rms_norm_backward_kernelIfLi8E"] = budget["rms_norm_backward_kernelItLi8E"] = 80
     budget["rms_norm_backward_kernelIfLi16E"] = budget["rms_norm_backward_kernelItLi16E"] = 128
     budget["rms_norm_backward_kernelIfLi32E"] = budget["rms_norm_backward_kernelItLi32E"] = 176
-    # The pairs of a norm's weight that a lane adds up; what three blocks of a multiprocessor may have, or two.
+    # The pairs that a lane adds up for the weight of a norm; what four, three or two blocks of a multiprocessor may have.
     budget["rotate_heads_kernel"] = 56
     budget["rotate_heads_backward_kernelIfLi0E"] = budget["rotate_heads_backward_kernelItLi0E"] = 64
     budget["rotate_heads_backward_kernelIfLi2E"] = budget["rotate_heads_backward_kernelItLi2E"] = 80
