@@ -6,6 +6,9 @@
 #include "model/layers/kernel_layers.h"
 #include "model/layers/recompute.h"
 #include "model/layers/rotated_heads.h"
+#include "model/padded_eval.h"
+#include "stored_tensor.h"
+#include "support/golden_models.h"
 #include "support/started_kernels.h"
 
 namespace mortise {
@@ -143,6 +146,29 @@ INSTANTIATE_TEST_SUITE_P(Families, DeviceLayers,
                          testing::Values(Family::kQwen2, Family::kQwen3, Family::kLlama, Family::kMistral,
                                          Family::kGemma2, Family::kGemma3, Family::kPhi3, Family::kQwen2Moe,
                                          Family::kQwen3Moe, Family::kMixtral, Family::kGptOss));
+
+// The log-probs of transformers for each golden model.
+TEST(DeviceLayersOfGoldenModels, EqualTransformers) {
+  const test::TrainingKernels kernels;
+  int num_compared = 0;
+  for (const std::string& name : test::golden_models("forward.safetensors")) {
+    SCOPED_TRACE(name);
+    const auto file = SafetensorsFile::open(default_env(), test::golden_model(name) / "forward.safetensors");
+    ASSERT_TRUE(file.ok());
+    auto model = Model::load(default_env(), test::golden_model(name), "float32");
+    ASSERT_TRUE(model.ok()) << model.error().to_string();
+    if (model->config().is_classifier) continue;
+    ASSERT_TRUE(model->move_to(kAsDevice).ok());
+    const int64_t before = test::TrainingKernels::calls<&mortise_cuda_rotate_heads>();
+    const auto got =
+        evaluate_padded(*model, stored_tensor(*file, "in.input_ids"), stored_tensor(*file, "in.attention_mask"), {});
+    ASSERT_TRUE(got.ok()) << got.error().to_string();
+    EXPECT_EQ(test::TrainingKernels::calls<&mortise_cuda_rotate_heads>(), before + model->config().num_layers);
+    EXPECT_CLOSE(got->log_prob_BT1, stored_tensor(*file, "expected.log_prob"), 1e-4);
+    ++num_compared;
+  }
+  EXPECT_GE(num_compared, 16);
+}
 
 // Adapters read float32, and get the gradients of operators.
 TEST(DeviceLayersOfAdapters, EqualTheOperators) {
