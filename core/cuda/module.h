@@ -185,8 +185,8 @@ MORTISE_CUDA_API int mortise_cuda_gated(const float* gate_up, int64_t num_rows, 
                                         MortiseCudaActivation activation, MortiseCudaOut out, void* stream);
 /* d_out [rows, width] -> d_gate_up [rows, 2 width], both float32 or both bfloat16 */
 MORTISE_CUDA_API int mortise_cuda_gated_backward(const float* gate_up, int64_t num_rows, int64_t width,
-                                                 MortiseCudaActivation activation, MortiseCudaIn d_out,
-                                                 void* d_gate_up, void* stream);
+                                                 MortiseCudaActivation activation, MortiseCudaIn d_out, void* d_gate_up,
+                                                 void* stream);
 /* Norms and rotates queries and keys of qkv rows, and writes heads. Key row i is of qkv row sources[i] (NULL: of row i, and
    num_keys = num_rows). Error 1: a head that is too large. */
 MORTISE_CUDA_API int mortise_cuda_rotate_heads(const float* qkv, int64_t num_rows, MortiseCudaHeads heads,

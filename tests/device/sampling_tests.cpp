@@ -101,9 +101,10 @@ TEST(DeviceSampling, TokensAreThoseOfTheCpu) {
 TEST(DeviceSampling, PromptsInPiecesOfOneTokenDrawTheTokensOfTheCpu) {
   EngineOptions options;
   options.max_num_seqs = 4;
-  options.max_batch_tokens = 4;  // of which a quarter is for new prompts
+  options.max_batch_tokens = 4;  // a quarter is for new prompts
   Compared compared;
-  for (const Family family : {Family::kQwen3, Family::kMistral, Family::kGemma2}) expect_cpu_tokens(family, options, compared);
+  for (const Family family : {Family::kQwen3, Family::kMistral, Family::kGemma2})
+    expect_cpu_tokens(family, options, compared);
   EXPECT_LE(compared.num_ties, compared.num_all * 3 / 100);
 }
 

@@ -20,8 +20,8 @@ __device__ inline float head_factor(const float* x, int dim, float eps) {
 // A head of q, k or v.
 template <class T>
 struct HeadPlace {
-  int64_t row;  // of qkv
-  int head;     // of all in this row
+  int64_t row;  // in qkv
+  int head;     // among all in this row
   T* out;
 };
 
@@ -36,8 +36,8 @@ __device__ inline HeadPlace<T> head_of_warp(int64_t index, int64_t num_rows, con
   const int64_t place = (index - of_queries) / (2 * heads.num_kv_heads);
   const int own = static_cast<int>((index - of_queries) % (2 * heads.num_kv_heads));
   const bool is_value = own >= heads.num_kv_heads;
-  T* const out = (is_value ? v : k) +
-                 (place * heads.num_kv_heads + (is_value ? own - heads.num_kv_heads : own)) * heads.head_dim;
+  T* const out =
+      (is_value ? v : k) + (place * heads.num_kv_heads + (is_value ? own - heads.num_kv_heads : own)) * heads.head_dim;
   return {sources != nullptr ? sources[place] : place, heads.num_heads + own, out};
 }
 
@@ -89,8 +89,7 @@ __device__ inline HeadGradient<T> head_gradient(int64_t row, int head, const Mor
                                                 const T* dv) {
   const int dim = heads.head_dim, own = head - heads.num_heads;
   if (own < 0) return {dq + head * dim, int64_t{heads.num_heads} * dim, nullptr, row, row + 1};
-  const T* const d_out =
-      own < heads.num_kv_heads ? dk + own * dim : dv + (own - heads.num_kv_heads) * dim;
+  const T* const d_out = own < heads.num_kv_heads ? dk + own * dim : dv + (own - heads.num_kv_heads) * dim;
   const int64_t stride = int64_t{heads.num_kv_heads} * dim;
   if (copies.places == nullptr) return {d_out, stride, nullptr, row, row + 1};
   return {d_out, stride, copies.places, copies.begins[row], copies.begins[row + 1]};
@@ -171,13 +170,16 @@ __device__ inline void plain_head_backward(const HeadGradient<T>& gradient, cons
 // A block takes MORTISE_CUDA_NORM_ROWS rows. Heads with norms have at most 64 kPairs numbers, and part_sums
 // [blocks, 2, head_dim] gets what these rows add to the gradients of the weights of q and of k. Without norms kPairs is 0.
 template <class T, int kPairs>
-__global__ void __launch_bounds__(kThreads, kPairs > 2 ? 2 : kPairs > 0 ? 3 : 4)
+__global__ void __launch_bounds__(kThreads, kPairs > 2   ? 2
+                                            : kPairs > 0 ? 3
+                                                         : 4)
     rotate_heads_backward_kernel(const float* __restrict__ qkv, int64_t num_rows, MortiseCudaHeads heads,
                                  MortiseCudaHeadNorms norms, MortiseCudaRotation rotation, MortiseCudaCopies copies,
                                  const T* __restrict__ dq, const T* __restrict__ dk, const T* __restrict__ dv,
                                  float* d_qkv, float* part_sums) {
   const int64_t first = int64_t{blockIdx.x} * MORTISE_CUDA_NORM_ROWS;
-  const int count = static_cast<int>(num_rows - first < MORTISE_CUDA_NORM_ROWS ? num_rows - first : MORTISE_CUDA_NORM_ROWS);
+  const int count =
+      static_cast<int>(num_rows - first < MORTISE_CUDA_NORM_ROWS ? num_rows - first : MORTISE_CUDA_NORM_ROWS);
   const int all = heads.num_heads + 2 * heads.num_kv_heads, dim = heads.head_dim;
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   PairSums<(kPairs > 0 ? kPairs : 1)> q_sums, k_sums;
@@ -190,11 +192,9 @@ __global__ void __launch_bounds__(kThreads, kPairs > 2 ? 2 : kPairs > 0 ? 3 : 4)
     if (kPairs == 0 || is_value)
       plain_head_backward(gradient, rotation, row, dim, is_value, d_qkv + begin);
     else if (head < heads.num_heads)
-      normed_head_backward(gradient, rotation, row, dim, qkv + begin, norms.q_weight, norms.eps, d_qkv + begin,
-                           q_sums);
+      normed_head_backward(gradient, rotation, row, dim, qkv + begin, norms.q_weight, norms.eps, d_qkv + begin, q_sums);
     else
-      normed_head_backward(gradient, rotation, row, dim, qkv + begin, norms.k_weight, norms.eps, d_qkv + begin,
-                           k_sums);
+      normed_head_backward(gradient, rotation, row, dim, qkv + begin, norms.k_weight, norms.eps, d_qkv + begin, k_sums);
   }
   if constexpr (kPairs > 0) {
     MORTISE_SHARED(float, warp_sums, kWarps * 2 * MORTISE_CUDA_MOST_HEAD_DIM);

@@ -37,7 +37,8 @@ at::Tensor rope_attention_kernel(const at::Tensor& qkv_NQ, const PassSegments& s
   return rope_attention(qkv_NQ, segments.rows_S4, positions_N, table, shape, on_qkv);
 }
 
-const LayerCode kCpuKernels = {rms_norm, add_rms_norm, qk_norm, rope_attention_kernel, gated, mixture, gated_mlp, fits_gated_mlp};
+const LayerCode kCpuKernels = {rms_norm, add_rms_norm, qk_norm,   rope_attention_kernel,
+                               gated,    mixture,      gated_mlp, fits_gated_mlp};
 
 // What every layer of one forward shares. A layer that is computed again reads it in backward too.
 struct Pass {
@@ -53,7 +54,7 @@ struct Pass {
   std::optional<LoraDropout> lora_dropout;
   std::shared_ptr<RouterPass> routing;
   std::shared_ptr<WeightGate> gate;
-  bool rounds;         // the matrices are bfloat16
+  bool rounds;          // the matrices are bfloat16
   bool writes_rounded;  // ... and norms and gates before their products write bfloat16
   std::shared_ptr<const SequenceShard> sequence;
   std::shared_ptr<TensorRanks> tensor;
@@ -69,9 +70,7 @@ struct Pass {
   const LoraDropout* dropout() const { return lora_dropout ? &*lora_dropout : nullptr; }
   const RopeTable& rope(int64_t layer) const { return config.uses_window_rope(layer) ? window_table : table; }
   // What computes a norm or gate whose result only products of the layers' matrices read.
-  const LayerCode& before_product() const {
-    return writes_rounded ? *code.before_rounded : code;
-  }
+  const LayerCode& before_product() const { return writes_rounded ? *code.before_rounded : code; }
   [[nodiscard]] bool takes_normed_attention(int64_t layer) const {
     return code.normed_attention != nullptr && !on_qkv && !attend && !attend_unrotated &&
            takes_rotated_heads(shape(layer, {}), rope(layer), config.qk_norm);

@@ -40,7 +40,7 @@ at::Tensor mixture_operators(const at::Tensor& x_NH, const Routing& routing, con
 using MlpOfExpert = std::function<at::Tensor(const at::Tensor& x_MH, size_t expert)>;
 // The weighted sum over a token's experts, on any device. The host waits for the number of tokens of each expert.
 at::Tensor sum_of_experts(const at::Tensor& x_NH, const Routing& routing, int64_t num_experts, const MlpOfExpert& mlp);
-// Of leaves that lie expert by expert, as many for each.
+// The leaves of an expert, if they lie expert by expert, as many for each.
 std::vector<at::Tensor> leaves_of_expert(const std::vector<at::Tensor>& leaves, size_t expert, size_t num_experts);
 
 }  // namespace mortise

@@ -51,10 +51,10 @@ Normed norm_forward(const at::Tensor& x, const at::Tensor& residual, const at::T
   const c10::OptionalDeviceGuard own_device(x.device());
   const Normed out{residual.defined() ? at::empty_like(x) : x, at::empty(x.sizes(), x.options().dtype(result))};
   float* const sum = residual.defined() ? out.sum.mutable_data_ptr<float>() : nullptr;
-  check_started(
-      kernels_of(x).rms_norm(x.const_data_ptr<float>(), numbers_of(residual), weight.const_data_ptr<float>(),
-                             static_cast<float>(eps), x.size(0), x.size(1), sum, out_of(out.out), stream_of(x.device())),
-      "rms_norm");
+  check_started(kernels_of(x).rms_norm(x.const_data_ptr<float>(), numbers_of(residual), weight.const_data_ptr<float>(),
+                                       static_cast<float>(eps), x.size(0), x.size(1), sum, out_of(out.out),
+                                       stream_of(x.device())),
+                "rms_norm");
   return out;
 }
 
@@ -83,11 +83,11 @@ class KernelNorm : public torch::autograd::Function<KernelNorm> {
     const c10::OptionalDeviceGuard own_device(x.device());
     const at::Tensor d_out = given.contiguous(), dx = at::empty_like(x), d_weight = at::empty_like(weight);
     const at::Tensor parts = at::empty({ceil_div(x.size(0), MORTISE_CUDA_NORM_ROWS), x.size(1)}, x.options());
-    check_started(kernels_of(x).rms_norm_backward(
-                      x.const_data_ptr<float>(), weight.const_data_ptr<float>(),
-                      static_cast<float>(ctx->saved_data["eps"].toDouble()), x.size(0), x.size(1), in_of(d_out),
-                      numbers_of(extra), dx.mutable_data_ptr<float>(), parts.mutable_data_ptr<float>(),
-                      d_weight.mutable_data_ptr<float>(), stream_of(x.device())),
+    check_started(kernels_of(x).rms_norm_backward(x.const_data_ptr<float>(), weight.const_data_ptr<float>(),
+                                                  static_cast<float>(ctx->saved_data["eps"].toDouble()), x.size(0),
+                                                  x.size(1), in_of(d_out), numbers_of(extra),
+                                                  dx.mutable_data_ptr<float>(), parts.mutable_data_ptr<float>(),
+                                                  d_weight.mutable_data_ptr<float>(), stream_of(x.device())),
                   "rms_norm_backward");
     return {dx, has_residual ? dx : at::Tensor(), d_weight, at::Tensor(), at::Tensor()};
   }
@@ -128,10 +128,9 @@ at::Tensor head_norm(const at::Tensor& qkv_NQ, const at::Tensor& q_weight_D, con
   const at::Tensor qkv = qkv_NQ.contiguous(), q = q_weight_D.contiguous(), k = k_weight_D.contiguous();
   const MortiseCudaHeads heads{static_cast<int32_t>(num_heads), static_cast<int32_t>(num_kv_heads),
                                static_cast<int32_t>(q.size(0))};
-  check_started(
-      kernels_of(qkv).head_norm(qkv.mutable_data_ptr<float>(), qkv.size(0), heads, q.const_data_ptr<float>(),
-                                k.const_data_ptr<float>(), static_cast<float>(eps), stream_of(qkv.device())),
-      "head_norm");
+  check_started(kernels_of(qkv).head_norm(qkv.mutable_data_ptr<float>(), qkv.size(0), heads, q.const_data_ptr<float>(),
+                                          k.const_data_ptr<float>(), static_cast<float>(eps), stream_of(qkv.device())),
+                "head_norm");
   return qkv;
 }
 
@@ -201,8 +200,8 @@ class KernelMlp : public torch::autograd::Function<KernelMlp> {
     for (const at::Tensor& leaf : leaves) rows.push_back(leaf.size(0));
     const std::vector<int64_t> trained = trained_leaves(leaves);
     const bool keeps_input = std::find(trained.begin(), trained.end() - 1, 1) != trained.end() - 1;
-    ctx->save_for_backward({keeps_input ? in : at::Tensor(), gate_up_2IH, down_HI, gate_up,
-                            trained.back() == 1 ? units : at::Tensor()});
+    ctx->save_for_backward(
+        {keeps_input ? in : at::Tensor(), gate_up_2IH, down_HI, gate_up, trained.back() == 1 ? units : at::Tensor()});
     ctx->saved_data["activation"] = activation;
     ctx->saved_data["rows"] = rows;
     ctx->saved_data["trained"] = trained;

@@ -101,7 +101,8 @@ class FusedLinearFunction : public torch::autograd::Function<FusedLinearFunction
     const auto num_weights = static_cast<size_t>(ctx->saved_data["num_weight_leaves"].toInt());
     // Inputs in order: x, weight, bias, leaves..., count, known result.
     variable_list out(3);
-    if (ctx->needs_input_grad(0)) out[0] = input_gradient(rounded_dy, saved[1], static_cast<at::ScalarType>(ctx->saved_data["dtype"].toInt()));
+    if (ctx->needs_input_grad(0))
+      out[0] = input_gradient(rounded_dy, saved[1], static_cast<at::ScalarType>(ctx->saved_data["dtype"].toInt()));
     at::Tensor d_weight;
     at::Tensor d_bias;
     if (any_weight) d_weight = weight_gradient(rounded_dy, saved[0]);

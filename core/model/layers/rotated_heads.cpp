@@ -58,7 +58,8 @@ variable_list heads_forward(const at::Tensor& qkv, const HeadPass& pass) {
 }
 
 // {d_qkv, d_norms [2, D]}; the latter undefined without norms.
-variable_list heads_backward(const at::Tensor& qkv, int64_t num_rows, const HeadPass& pass, const variable_list& grads) {
+variable_list heads_backward(const at::Tensor& qkv, int64_t num_rows, const HeadPass& pass,
+                             const variable_list& grads) {
   const c10::OptionalDeviceGuard own_device(grads[0].device());
   const at::Tensor dq = grads[0].contiguous(), dk = grads[1].contiguous(), dv = grads[2].contiguous();
   const MortiseCudaHeads& heads = pass.heads;
@@ -74,12 +75,11 @@ variable_list heads_backward(const at::Tensor& qkv, int64_t num_rows, const Head
   MortiseCudaCopies copies{nullptr, nullptr};
   if (pass.copies.defined())
     copies = {pass.copies.begins_N1.const_data_ptr<int32_t>(), pass.copies.places_M.const_data_ptr<int32_t>()};
-  check_started(
-      device_kernels(dq.device())
-          ->rotate_heads_backward(qkv.defined() ? qkv.const_data_ptr<float>() : nullptr, num_rows, heads, pass.norms(),
-                                  pass.rotation(), copies, rows_of(dq, dk, dv, pass.rounds), place(d_qkv), place(parts),
-                                  place(d_norms), stream_of(dq.device())),
-      "rotate_heads_backward");
+  check_started(device_kernels(dq.device())
+                    ->rotate_heads_backward(qkv.defined() ? qkv.const_data_ptr<float>() : nullptr, num_rows, heads,
+                                            pass.norms(), pass.rotation(), copies, rows_of(dq, dk, dv, pass.rounds),
+                                            place(d_qkv), place(parts), place(d_norms), stream_of(dq.device())),
+                "rotate_heads_backward");
   return {d_qkv, d_norms};
 }
 
@@ -100,8 +100,14 @@ class RotatedHeads : public torch::autograd::Function<RotatedHeads> {
     const auto s = ctx->get_saved_variables();
     const std::vector<int64_t> sizes = ctx->saved_data["sizes"].toIntVector();
     const auto number = [&](size_t i) { return static_cast<int32_t>(sizes[i]); };
-    const HeadPass pass{s[1], s[2], s[3], s[4], {s[5], s[6], s[7]}, {number(1), number(2), number(3)},
-                        ctx->saved_data["eps"].toDouble(), sizes[4] != 0};
+    const HeadPass pass{s[1],
+                        s[2],
+                        s[3],
+                        s[4],
+                        {s[5], s[6], s[7]},
+                        {number(1), number(2), number(3)},
+                        ctx->saved_data["eps"].toDouble(),
+                        sizes[4] != 0};
     const variable_list out = heads_backward(s[0], sizes[0], pass, grads);
     const auto of_norm = [&](int64_t i) { return out[1].defined() ? out[1].select(0, i) : at::Tensor(); };
     return {out[0], of_norm(0), of_norm(1), at::Tensor()};

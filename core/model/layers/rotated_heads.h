@@ -1,6 +1,7 @@
-// What attention reads of qkv rows, by the kernels of core/cuda: normed and rotated queries and keys, and values, each as a tensor
-// of its own, in bfloat16 where attention rounds. The keys and values of a shared prompt are there once for each sequence that
-// reads them. One launch forward, one backward, and one more for the gradients of norms. Backward keeps qkv only for norms.
+// What attention reads of qkv rows, by the kernels of core/cuda: normed and rotated queries and keys, and values, each as a
+// tensor of its own, in bfloat16 where attention rounds. The keys and values of a shared prompt are there once for each
+// sequence that reads them. One launch forward, one backward, and one more for the gradients of norms. Backward keeps qkv
+// only for norms.
 // Thread rule: one thread at a time.
 #pragma once
 

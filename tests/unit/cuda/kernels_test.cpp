@@ -248,9 +248,8 @@ TEST(CudaKernels, NoOtherSourceHasBarriers) {
     if (!barrier_lines(name).empty()) sources.push_back(name);
   }
   std::ranges::sort(sources);
-  EXPECT_EQ(sources,
-            (std::vector<std::string>{"attention.cuh", "dialect.cuh", "head.cuh", "logit_rows.cuh", "norm_gradients.cuh",
-                                      "rotated_heads.cuh", "sampler.cuh"}));
+  EXPECT_EQ(sources, (std::vector<std::string>{"attention.cuh", "dialect.cuh", "head.cuh", "logit_rows.cuh",
+                                               "norm_gradients.cuh", "rotated_heads.cuh", "sampler.cuh"}));
 }
 
 }  // namespace

@@ -73,10 +73,11 @@ struct NormCase {
     std::vector<float> parts((rows + MORTISE_CUDA_NORM_ROWS - 1) / MORTISE_CUDA_NORM_ROWS * width, NAN);
     const std::vector<uint16_t> halves = halves_of(d_out);
     const MortiseCudaIn in{in_bfloat16 ? static_cast<const void*>(halves.data()) : d_out.data(), in_bfloat16 ? 1 : 0};
-    EXPECT_EQ(mortise_cuda_rms_norm_backward(x.data(), weight.data(), static_cast<float>(kEps), static_cast<int64_t>(rows),
-                                             static_cast<int64_t>(width), in, adds ? extra.data() : nullptr, dx.data(),
-                                             parts.data(), d_weight.data(), nullptr),
-              0);
+    EXPECT_EQ(
+        mortise_cuda_rms_norm_backward(x.data(), weight.data(), static_cast<float>(kEps), static_cast<int64_t>(rows),
+                                       static_cast<int64_t>(width), in, adds ? extra.data() : nullptr, dx.data(),
+                                       parts.data(), d_weight.data(), nullptr),
+        0);
     return {dx, d_weight};
   }
 
@@ -211,7 +212,7 @@ struct HeadCase {
   MortiseCudaHeads heads;
   int32_t half;
   bool has_norms, is_bfloat16;
-  std::vector<int32_t> sources;  // of key rows; empty: each row has its own
+  std::vector<int32_t> sources;  // from which each key row comes; empty: from its own
   size_t rows;
 };
 
@@ -311,8 +312,7 @@ struct HeadPass {
       const Numbers x(begin, begin + static_cast<std::ptrdiff_t>(dim));
       const auto weight = weights.begin() + static_cast<std::ptrdiff_t>(index < first ? 0 : dim);
       const bool is_value = index >= first + groups;
-      const Numbers it =
-          is_value ? x : exact_head(x, row, Numbers(weight, weight + static_cast<std::ptrdiff_t>(dim)));
+      const Numbers it = is_value ? x : exact_head(x, row, Numbers(weight, weight + static_cast<std::ptrdiff_t>(dim)));
       out.insert(out.end(), it.begin(), it.end());
     };
     for (size_t row = 0; row < c.rows; ++row)

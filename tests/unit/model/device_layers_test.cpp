@@ -189,13 +189,11 @@ TEST(DeviceLayersCost, ADenseLayerStartsFourKernelsEachWay) {
   const test::TrainingKernels kernels;
   const auto calls = [] {
     using Kernels = test::TrainingKernels;
-    return std::vector<int64_t>{Kernels::calls<&mortise_cuda_rms_norm>(),
-                                Kernels::calls<&mortise_cuda_rms_norm_backward>(),
-                                Kernels::calls<&mortise_cuda_gated>(),
-                                Kernels::calls<&mortise_cuda_gated_backward>(),
-                                Kernels::calls<&mortise_cuda_rotate_heads>(),
-                                Kernels::calls<&mortise_cuda_rotate_heads_backward>(),
-                                Kernels::calls<&mortise_cuda_head_norm>()};
+    return std::vector<int64_t>{
+        Kernels::calls<&mortise_cuda_rms_norm>(),     Kernels::calls<&mortise_cuda_rms_norm_backward>(),
+        Kernels::calls<&mortise_cuda_gated>(),        Kernels::calls<&mortise_cuda_gated_backward>(),
+        Kernels::calls<&mortise_cuda_rotate_heads>(), Kernels::calls<&mortise_cuda_rotate_heads_backward>(),
+        Kernels::calls<&mortise_cuda_head_norm>()};
   };
   for (const Family family : {Family::kQwen2, Family::kQwen3}) {
     Fixture setup = on_device(family, "bfloat16");

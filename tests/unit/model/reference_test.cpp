@@ -48,8 +48,8 @@ TEST_P(Reference, EqualsTransformers) {
       if (path == LayerPath::kOperators) {  // the head too
         ASSERT_TRUE(model->move_to({.by_operators = true}).ok());
       }
-      const auto got =
-          evaluate_padded(*model, stored_tensor(*file, "in.input_ids"), stored_tensor(*file, "in.attention_mask"), {path, {}});
+      const auto got = evaluate_padded(*model, stored_tensor(*file, "in.input_ids"),
+                                       stored_tensor(*file, "in.attention_mask"), {path, {}});
       ASSERT_TRUE(got.ok()) << got.error().to_string();
       // The reference keeps its rotation frequencies in float32, which is half of its drift; plain float32 drifts by
       // some 1e-5, in an adapted model with larger logits by four times that. Never more than 1e-4.
