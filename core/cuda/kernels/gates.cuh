@@ -42,8 +42,10 @@ __global__ void __launch_bounds__(kThreads)
     gated_backward_kernel(const float* __restrict__ gate_up, int64_t width, const T* __restrict__ d_out, T* d_gate_up) {
   visit_gates(width, [&](int64_t at, int64_t place) {
     const float gate = gate_up[at], d = number_of(d_out[place]), share = gate_share<kGelu>(gate);
-    const float slope = kGelu ? kGeluSlope * (1.0F + 3.0F * kGeluCubic * gate * gate) : 1.0F;
-    store(d * gate_up[at + width] * share * (1.0F + gate * (1.0F - share) * slope), d_gate_up + at);
+    // Beyond +-100 the sigmoid is 0 or 1, so that the slope does not count. It must not be infinite. NaN stays.
+    const float near = gate > 100.0F ? 100.0F : gate < -100.0F ? -100.0F : gate;
+    const float slope = kGelu ? kGeluSlope * (1.0F + 3.0F * kGeluCubic * near * near) : 1.0F;
+    store(d * gate_up[at + width] * share * (1.0F + near * (1.0F - share) * slope), d_gate_up + at);
     store(d * gate * share, d_gate_up + at + width);
   });
 }

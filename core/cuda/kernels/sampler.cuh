@@ -3,7 +3,7 @@
 //
 // Probabilities are exp in float32, their sums in float64 and in a fixed order. Filters look for their least logit (typical_p:
 // for its largest distance) three bits at a time, so they sort nothing. Cost: two passes over the row without filters, and 11
-// to 13 more for top_k, top_p and typical_p each, of which all but the first ones add up few tokens.
+// to 13 more for top_k, top_p and typical_p each. The later ones of these only add up few tokens.
 #pragma once
 
 #include "cuda/kernels/edits.cuh"

@@ -416,7 +416,9 @@ bool writes_rounded(const LayerCode& code, const DecoderWeights& weights, const 
                     const ForwardOptions& options) {
   if (weights.rounded.empty() || code.before_rounded == nullptr || options.lora_dropout) return false;
   if (options.attend_unrotated) return true;  // sampling
-  const auto is_adapted = [](const LayerLeaves& l) { return !l.qkv_lora.empty() || !l.gate_up_lora.empty(); };
+  const auto is_adapted = [](const LayerLeaves& l) {
+    return !l.qkv_lora.empty() || !l.o_lora.empty() || !l.gate_up_lora.empty() || !l.down_lora.empty();
+  };
   return options.tensor == nullptr && std::ranges::none_of(leaves.layers, is_adapted);
 }
 

@@ -119,7 +119,7 @@ std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& x_NH, const at::Ten
   return {out[0], out[1]};
 }
 
-// For sampling. In training rotated_attention() has these norms, but for heads of an odd number of numbers.
+// For sampling. In training rotated_attention() has these norms, except for heads of an odd size.
 at::Tensor head_norm(const at::Tensor& qkv_NQ, const at::Tensor& q_weight_D, const at::Tensor& k_weight_D,
                      int64_t num_heads, int64_t num_kv_heads, double eps) {
   if (at::GradMode::is_enabled() || q_weight_D.size(0) % 2 != 0)

@@ -25,7 +25,7 @@ std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x_NH, const at:
 std::pair<at::Tensor, at::Tensor> known_add_rms_norm(const at::Tensor& x_NH, const at::Tensor& residual_NH,
                                                      const KnownResult& sum_NH, const at::Tensor& weight_H, double eps);
 
-// The norms of queries and keys (qwen3). Undefined: there are none.
+// The norms of queries and keys (qwen3). If the weights are undefined, the family has none.
 struct HeadNorms {
   at::Tensor q_weight_D = {}, k_weight_D = {};
   double eps = 0.0;

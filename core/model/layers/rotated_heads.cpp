@@ -138,7 +138,7 @@ at::Tensor rotated_attention(const at::Tensor& qkv_NQ, const PassSegments& segme
   if (at::GradMode::is_enabled()) {
     const auto given = [](const at::Tensor& x) { return x.defined() ? std::optional<at::Tensor>(x) : std::nullopt; };
     const auto q_weight = given(pass.q_weight), k_weight = given(pass.k_weight);
-    if (pass.has_norms()) {
+    if (pass.has_norms()) {  // the function saves those of the pass: with their graph they would keep themselves alive
       pass.q_weight = pass.q_weight.detach();
       pass.k_weight = pass.k_weight.detach();
     }

@@ -39,6 +39,7 @@ NumberSizes number_sizes(ModelDtype dtype, const TrainedSize& trained) {
   NumberSizes out(num_bytes(dtype), num_product_bytes(dtype));
   out.by_operators = trained.is_on_device;
   out.by_kernels = trained.has_kernels;
+  out.has_adapter = trained.is_adapter;
   return out;
 }
 
@@ -200,6 +201,7 @@ Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<L
   }
   const ParameterGroups groups = TRY(group_parameters(loaded, table, parameters));
   TrainedSize out;
+  out.is_adapter = lora.has_value();
   out.reads_base = lora && lora->use_dora;
   for (const NamedParameter& parameter : parameters) {
     const auto numbers = static_cast<double>(parameter.tensor.numel());

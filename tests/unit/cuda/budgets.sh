@@ -11,7 +11,8 @@ awk -v other_archs="${2:-}" -v others="${3:-}" '
     budget["head_chunk_kernel"] = budget["head_finish_kernel"] = budget["head_backward_kernel"] = budget["adamw_kernel"] = 40
     budget["clip_kernel"] = budget["square_sum_kernel"] = 40
     budget["rms_norm_kernel"] = budget["head_norm_kernel"] = budget["rope_write_kernel"] = budget["attention_merge_kernel"] = 40
-    budget["gated_kernel"] = budget["gated_backward_kernel"] = 40
+    budget["gated_kernel"] = 40
+    budget["gated_backward_kernel"] = 48
     budget["column_sum_kernel"] = 40
     # Float or bfloat16 gradients, and the columns of a row that a thread has in registers.
     budget["rms_norm_backward_kernelIfLi4E"] = budget["rms_norm_backward_kernelItLi4E"] = 64

@@ -195,6 +195,20 @@ void check_gates(size_t rows, size_t width, MortiseCudaActivation activation) {
   }
 }
 
+// The gradients of large gates are those of up or 0, never an infinity times 0.
+TEST(CudaLayers, LargeGatesHaveFiniteGradients) {
+  emulator_options() = {};
+  const std::vector<float> gate_up{1e20F, -1e20F, 0.5F, 0.25F}, d_out{2.0F, 2.0F};
+  for (const MortiseCudaActivation activation : {MORTISE_CUDA_SILU, MORTISE_CUDA_GELU_TANH}) {
+    std::vector<float> d(4, NAN);
+    mortise_cuda_gated_backward(gate_up.data(), 1, 2, activation, {d_out.data(), 0}, d.data(), nullptr);
+    EXPECT_EQ(d[0], 1.0F);
+    EXPECT_EQ(d[1], 0.0F);
+    EXPECT_EQ(d[2], 2e20F);
+    EXPECT_EQ(d[3], 0.0F);
+  }
+}
+
 TEST(CudaLayers, GatesAndTheirGradientsEqualFloat64) {
   in_three_orders([] {
     for (const MortiseCudaActivation activation : {MORTISE_CUDA_SILU, MORTISE_CUDA_GELU_TANH}) {
