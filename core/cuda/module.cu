@@ -5,8 +5,11 @@
 #include "cuda/kernels/attention.cuh"
 #include "cuda/kernels/decode.cuh"
 #include "cuda/kernels/edits.cuh"
+#include "cuda/kernels/gates.cuh"
 #include "cuda/kernels/head.cuh"
+#include "cuda/kernels/norm_gradients.cuh"
 #include "cuda/kernels/optimizer.cuh"
+#include "cuda/kernels/rotated_heads.cuh"
 #include "cuda/kernels/sampler.cuh"
 #include "cuda/kernels/top_tokens.cuh"
 
@@ -53,10 +56,59 @@ void norm_rows(const float* x, const float* added, const float* weight, float ep
                  static_cast<T*>(out));
 }
 
+template <class T, int kColumns>
+void norm_gradients(const float* x, const float* weight, float eps, int64_t num_rows, int64_t width, const void* d_out,
+                    const float* extra, float* dx, float* part_sums, void* stream) {
+  const auto kernel = rms_norm_backward_kernel<T, kColumns>;
+  MORTISE_LAUNCH(kernel, blocks_for(num_rows, MORTISE_CUDA_NORM_ROWS), kThreads, stream, x, weight, eps, num_rows,
+                 width, static_cast<const T*>(d_out), extra, dx, part_sums);
+}
+
 template <class T>
-void gate_rows(const float* gate_up, int64_t num_rows, int64_t width, void* out, void* stream) {
-  MORTISE_LAUNCH(silu_kernel<T>, blocks_for(num_rows * width, kThreads), kThreads, stream, gate_up, num_rows, width,
+void norm_gradients(const float* x, const float* weight, float eps, int64_t num_rows, int64_t width, const void* d_out,
+                    const float* extra, float* dx, float* part_sums, void* stream) {
+  const auto launch = width <= 4 * kThreads    ? norm_gradients<T, 4>
+                      : width <= 8 * kThreads  ? norm_gradients<T, 8>
+                      : width <= 16 * kThreads ? norm_gradients<T, 16>
+                                               : norm_gradients<T, 32>;
+  launch(x, weight, eps, num_rows, width, d_out, extra, dx, part_sums, stream);
+}
+
+template <class T>
+void gate_rows(const float* gate_up, int64_t num_rows, int64_t width, bool is_gelu, void* out, void* stream) {
+  const auto kernel = is_gelu ? gated_kernel<T, true> : gated_kernel<T, false>;
+  MORTISE_LAUNCH(kernel, blocks_for(width, kGateColumns) * blocks_for(num_rows, 1), kThreads, stream, gate_up, width,
                  static_cast<T*>(out));
+}
+
+template <class T>
+void gate_gradients(const float* gate_up, int64_t num_rows, int64_t width, bool is_gelu, const void* d_out,
+                    void* d_gate_up, void* stream) {
+  const auto kernel = is_gelu ? gated_backward_kernel<T, true> : gated_backward_kernel<T, false>;
+  MORTISE_LAUNCH(kernel, blocks_for(width, kGateColumns) * blocks_for(num_rows, 1), kThreads, stream, gate_up, width,
+                 static_cast<const T*>(d_out), static_cast<T*>(d_gate_up));
+}
+
+template <class T>
+void rotate_heads(const float* qkv, int64_t num_rows, const MortiseCudaHeads& heads, const MortiseCudaHeadNorms& norms,
+                  const MortiseCudaRotation& rotation, const int32_t* sources, int64_t num_keys,
+                  const MortiseCudaHeadRows& out, void* stream) {
+  const int64_t count = num_rows * heads.num_heads + 2 * num_keys * heads.num_kv_heads;
+  MORTISE_LAUNCH(rotate_heads_kernel<T>, blocks_for(count, kWarps), kThreads, stream, qkv, num_rows, heads, norms,
+                 rotation, sources, count, static_cast<T*>(out.q), static_cast<T*>(out.k), static_cast<T*>(out.v));
+}
+
+template <class T>
+void rotate_heads_back(const float* qkv, int64_t num_rows, const MortiseCudaHeads& heads,
+                       const MortiseCudaHeadNorms& norms, const MortiseCudaRotation& rotation,
+                       const MortiseCudaCopies& copies, const MortiseCudaHeadRows& d_out, float* d_qkv,
+                       float* part_sums, void* stream) {
+  const auto kernel = norms.q_weight == nullptr ? rotate_heads_backward_kernel<T, 0>
+                      : heads.head_dim <= 128   ? rotate_heads_backward_kernel<T, 2>
+                                                : rotate_heads_backward_kernel<T, 4>;
+  MORTISE_LAUNCH(kernel, blocks_for(num_rows, MORTISE_CUDA_NORM_ROWS), kThreads, stream, qkv, num_rows, heads, norms,
+                 rotation, copies, static_cast<const T*>(d_out.q), static_cast<const T*>(d_out.k),
+                 static_cast<const T*>(d_out.v), d_qkv, part_sums);
 }
 
 template <class T>
@@ -134,10 +186,57 @@ int mortise_cuda_head_norm(float* qkv, int64_t num_rows, MortiseCudaHeads heads,
   return MORTISE_LAUNCHED();
 }
 
-int mortise_cuda_silu(const float* gate_up, int64_t num_rows, int64_t width, MortiseCudaOut out, void* stream) {
+int mortise_cuda_rms_norm_backward(const float* x, const float* weight, float eps, int64_t num_rows, int64_t width,
+                                   MortiseCudaIn d_out, const float* extra, float* dx, float* part_sums,
+                                   float* d_weight, void* stream) {
+  if (width > MORTISE_CUDA_MOST_NORM_WIDTH) return 1;
+  if (num_rows == 0 || width == 0) return 0;
+  const auto gradients = d_out.is_bfloat16 != 0 ? norm_gradients<uint16_t> : norm_gradients<float>;
+  gradients(x, weight, eps, num_rows, width, d_out.numbers, extra, dx, part_sums, stream);
+  MORTISE_LAUNCH(column_sum_kernel, blocks_for(width, 32), kThreads, stream, part_sums,
+                 blocks_for(num_rows, MORTISE_CUDA_NORM_ROWS), width, d_weight);
+  return MORTISE_LAUNCHED();
+}
+
+int mortise_cuda_gated(const float* gate_up, int64_t num_rows, int64_t width, MortiseCudaActivation activation,
+                       MortiseCudaOut out, void* stream) {
   if (num_rows * width == 0) return 0;
   const auto gate = out.is_bfloat16 != 0 ? gate_rows<uint16_t> : gate_rows<float>;
-  gate(gate_up, num_rows, width, out.numbers, stream);
+  gate(gate_up, num_rows, width, activation == MORTISE_CUDA_GELU_TANH, out.numbers, stream);
+  return MORTISE_LAUNCHED();
+}
+
+int mortise_cuda_gated_backward(const float* gate_up, int64_t num_rows, int64_t width, MortiseCudaActivation activation,
+                                MortiseCudaIn d_out, void* d_gate_up, void* stream) {
+  if (num_rows * width == 0) return 0;
+  const auto gradients = d_out.is_bfloat16 != 0 ? gate_gradients<uint16_t> : gate_gradients<float>;
+  gradients(gate_up, num_rows, width, activation == MORTISE_CUDA_GELU_TANH, d_out.numbers, d_gate_up, stream);
+  return MORTISE_LAUNCHED();
+}
+
+int mortise_cuda_rotate_heads(const float* qkv, int64_t num_rows, MortiseCudaHeads heads, MortiseCudaHeadNorms norms,
+                              MortiseCudaRotation rotation, const int32_t* sources, int64_t num_keys,
+                              MortiseCudaHeadRows out, void* stream) {
+  if (heads.head_dim > MORTISE_CUDA_MOST_HEAD_DIM) return 1;
+  if (num_rows == 0) return 0;
+  const auto rotate = out.is_bfloat16 != 0 ? rotate_heads<uint16_t> : rotate_heads<float>;
+  rotate(qkv, num_rows, heads, norms, rotation, sources, num_keys, out, stream);
+  return MORTISE_LAUNCHED();
+}
+
+int mortise_cuda_rotate_heads_backward(const float* qkv, int64_t num_rows, MortiseCudaHeads heads,
+                                       MortiseCudaHeadNorms norms, MortiseCudaRotation rotation,
+                                       MortiseCudaCopies copies, MortiseCudaHeadRows d_out, float* d_qkv,
+                                       float* part_sums, float* d_norms, void* stream) {
+  const bool has_norms = norms.q_weight != nullptr;
+  if (heads.head_dim > MORTISE_CUDA_MOST_HEAD_DIM || (has_norms && heads.head_dim % 2 != 0)) return 1;
+  if (num_rows == 0) return 0;
+  const auto rotate = d_out.is_bfloat16 != 0 ? rotate_heads_back<uint16_t> : rotate_heads_back<float>;
+  rotate(qkv, num_rows, heads, norms, rotation, copies, d_out, d_qkv, part_sums, stream);
+  if (!has_norms) return MORTISE_LAUNCHED();
+  const int64_t width = 2 * int64_t{heads.head_dim};
+  MORTISE_LAUNCH(column_sum_kernel, blocks_for(width, 32), kThreads, stream, part_sums,
+                 blocks_for(num_rows, MORTISE_CUDA_NORM_ROWS), width, d_norms);
   return MORTISE_LAUNCHED();
 }
 

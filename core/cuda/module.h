@@ -51,6 +51,41 @@ typedef struct MortiseCudaOut {
   int32_t is_bfloat16;
 } MortiseCudaOut;
 
+/* The same for rows that a kernel reads: gradients. */
+typedef struct MortiseCudaIn {
+  const void* numbers;
+  int32_t is_bfloat16;
+} MortiseCudaIn;
+
+/* Training: kernels/rotated_heads.cuh. The first 2 half numbers of queries and keys are rotated; cosines and sines are
+   [rows, half]. */
+typedef struct MortiseCudaRotation {
+  const float *cosines, *sines;
+  int32_t half;
+} MortiseCudaRotation;
+
+/* The weights [head_dim] of the norms of queries and keys before the rotation. NULL: they have none. */
+typedef struct MortiseCudaHeadNorms {
+  const float *q_weight, *k_weight;
+  float eps;
+} MortiseCudaHeadNorms;
+
+/* Which rows of keys and values are copies of row r: places[begins[r]] to places[begins[r + 1] - 1]. NULL: row r alone. */
+typedef struct MortiseCudaCopies {
+  const int32_t *begins, *places;
+} MortiseCudaCopies;
+
+/* Queries [rows, num_heads, head_dim], keys and values [keys, num_kv_heads, head_dim]: all float32, or all bfloat16 (bits). */
+typedef struct MortiseCudaHeadRows {
+  void *q, *k, *v;
+  int32_t is_bfloat16;
+} MortiseCudaHeadRows;
+
+typedef enum MortiseCudaActivation { MORTISE_CUDA_SILU = 0, MORTISE_CUDA_GELU_TANH = 1 } MortiseCudaActivation;
+
+#define MORTISE_CUDA_NORM_ROWS 16         /* rows of one part of the gradient of a norm's weight */
+#define MORTISE_CUDA_MOST_NORM_WIDTH 8192 /* numbers of a row whose norm has a gradient here */
+
 typedef struct MortiseCudaScores {
   float scale, softcap;   /* softcap 0: none */
   int32_t window, rounds; /* window 0: none; rounds: queries are rounded to bfloat16, and results are bfloat16 */
@@ -140,9 +175,31 @@ MORTISE_CUDA_API int mortise_cuda_rms_norm(const float* x, const float* added, c
 /* In place: the norms of each query and key. */
 MORTISE_CUDA_API int mortise_cuda_head_norm(float* qkv, int64_t num_rows, MortiseCudaHeads heads, const float* q_weight,
                                             const float* k_weight, float eps, void* stream);
+/* The gradients of out = norm(x) * weight from that of out. `extra` (may be NULL) is added to dx. part_sums is scratch for
+   ceil(rows / MORTISE_CUDA_NORM_ROWS) rows. Error 1: a row that is too wide. */
+MORTISE_CUDA_API int mortise_cuda_rms_norm_backward(const float* x, const float* weight, float eps, int64_t num_rows,
+                                                    int64_t width, MortiseCudaIn d_out, const float* extra, float* dx,
+                                                    float* part_sums, float* d_weight, void* stream);
 /* gate_up [rows, 2 width] -> out [rows, width] */
-MORTISE_CUDA_API int mortise_cuda_silu(const float* gate_up, int64_t num_rows, int64_t width, MortiseCudaOut out,
-                                       void* stream);
+MORTISE_CUDA_API int mortise_cuda_gated(const float* gate_up, int64_t num_rows, int64_t width,
+                                        MortiseCudaActivation activation, MortiseCudaOut out, void* stream);
+/* d_out [rows, width] -> d_gate_up [rows, 2 width], both float32 or both bfloat16 */
+MORTISE_CUDA_API int mortise_cuda_gated_backward(const float* gate_up, int64_t num_rows, int64_t width,
+                                                 MortiseCudaActivation activation, MortiseCudaIn d_out, void* d_gate_up,
+                                                 void* stream);
+/* Norms and rotates queries and keys of qkv rows, and writes heads. Key row i is of qkv row sources[i] (NULL: of row i, and
+   num_keys = num_rows). Error 1: a head that is too large. */
+MORTISE_CUDA_API int mortise_cuda_rotate_heads(const float* qkv, int64_t num_rows, MortiseCudaHeads heads,
+                                               MortiseCudaHeadNorms norms, MortiseCudaRotation rotation,
+                                               const int32_t* sources, int64_t num_keys, MortiseCudaHeadRows out,
+                                               void* stream);
+/* The gradient of qkv from those of what mortise_cuda_rotate_heads() wrote. With norms also d_norms [2, head_dim], for q and
+   k; part_sums is scratch for ceil(rows / MORTISE_CUDA_NORM_ROWS) times as many. Error 1: a head that is too large, or one
+   with a norm and an odd number of numbers. */
+MORTISE_CUDA_API int mortise_cuda_rotate_heads_backward(const float* qkv, int64_t num_rows, MortiseCudaHeads heads,
+                                                        MortiseCudaHeadNorms norms, MortiseCudaRotation rotation,
+                                                        MortiseCudaCopies copies, MortiseCudaHeadRows d_out,
+                                                        float* d_qkv, float* part_sums, float* d_norms, void* stream);
 /* Adds `bias` (a row; may be NULL) and rotates the first 2 half numbers of queries and keys, all in place; cosines and sines are
    [positions, half]. Writes keys and values of row r at positions[r]. */
 MORTISE_CUDA_API int mortise_cuda_rope_write(float* qkv, int64_t num_rows, MortiseCudaHeads heads, const float* bias,

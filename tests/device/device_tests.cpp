@@ -93,6 +93,24 @@ INSTANTIATE_TEST_SUITE_P(All, DeviceFamilies,
                          testing::Values(Family::kQwen2, Family::kQwen3, Family::kMistral, Family::kGemma2,
                                          Family::kGemma3, Family::kPhi3, Family::kQwen3Moe, Family::kGptOss));
 
+// A pass of one token, which two of three experts of each layer get: the third one has a gradient of zeros.
+TEST(DeviceExperts, WithoutTokensHaveGradientsOfZeros) {
+  const std::vector<int64_t> prompt{3}, response{5};
+  const std::vector<PackRow> rows{{prompt, response, -1}};
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    Model model = model_of(Family::kMixtral, dtype, true);
+    loss_of(model, rows);
+    const auto gradients = host_gradients(model);
+    int num_zeros = 0;
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      const double most = gradients[i].abs().max().item<double>();
+      EXPECT_TRUE(std::isfinite(most)) << dtype << model.parameters()[i].name;
+      if (model.parameters()[i].name.find(".experts.") != std::string::npos && most == 0.0) ++num_zeros;
+    }
+    EXPECT_EQ(num_zeros, 2 * 3) << dtype << ": three matrices of one expert in each of two layers";
+  }
+}
+
 // Loss and gradient norm of updates of the weights or of an adapter.
 std::vector<double> learn(bool on_device, const std::vector<std::string>& settings, const LoraChoice* adapter,
                           int64_t num_updates = 4) {

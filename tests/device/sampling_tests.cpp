@@ -61,33 +61,51 @@ std::vector<GenerateRequest> requests_with_filters() {
   return out;
 }
 
-// By the kernels of core/cuda, if their library is there: the tokens of the CPU's engine. Only a draw within rounding distance
-// to the border between two tokens may take the other one.
-TEST(DeviceSampling, TokensAreThoseOfTheCpu) {
-  const std::vector<GenerateRequest> requests = requests_with_filters();
+struct Compared {
   int64_t num_ties = 0, num_all = 0;
-  for (const Family family : {Family::kQwen2, Family::kQwen3, Family::kMistral, Family::kGemma2, Family::kGemma3,
-                              Family::kPhi3, Family::kQwen3Moe, Family::kGptOss}) {
-    const Model cpu = model_of(family, "float32", false), model = model_of(family, "float32", true);
-    auto engine = GenerateEngine::create(cpu, {}).value(), there = GenerateEngine::create(model, {}).value();
-    std::printf("sampling by %s\n", std::string(there->path_name()).c_str());
-    ASSERT_OK_AND_ASSIGN(const Completions want, sample_all(*engine, requests));
-    ASSERT_OK_AND_ASSIGN(const Completions got, sample_all(*there, requests));
-    for (const auto& [key, row] : want) {
-      const std::vector<int64_t>& ids = got.at(key).ids;
-      const auto [mine, theirs] = std::ranges::mismatch(row.ids, ids);
-      ++num_all;
-      if (mine == row.ids.end() && theirs == ids.end()) continue;
-      ++num_ties;
-      ASSERT_TRUE(mine != row.ids.end() && theirs != ids.end()) << "one completion ends before the other";
-      const GenerateRequest& request = requests[static_cast<size_t>(key.first - 1)];
-      const std::span<const int64_t> prefix(row.ids.begin(), mine);
-      EXPECT_TRUE(is_tie(next_logits(cpu, request, prefix), request, key.second, prefix.size(), *theirs))
-          << "sample " << key.second << " of request " << key.first << ", token " << mine - row.ids.begin() << ": "
-          << *theirs << ", not " << *mine;
-    }
+};
+
+// Only a draw within rounding distance to the border between two tokens may take the other one.
+void expect_cpu_tokens(Family family, const EngineOptions& options, Compared& compared) {
+  const std::vector<GenerateRequest> requests = requests_with_filters();
+  const Model cpu = model_of(family, "float32", false), model = model_of(family, "float32", true);
+  auto engine = GenerateEngine::create(cpu, {}).value(), there = GenerateEngine::create(model, options).value();
+  std::printf("sampling by %s\n", std::string(there->path_name()).c_str());
+  ASSERT_OK_AND_ASSIGN(const Completions want, sample_all(*engine, requests));
+  ASSERT_OK_AND_ASSIGN(const Completions got, sample_all(*there, requests));
+  for (const auto& [key, row] : want) {
+    const std::vector<int64_t>& ids = got.at(key).ids;
+    const auto [mine, theirs] = std::ranges::mismatch(row.ids, ids);
+    ++compared.num_all;
+    if (mine == row.ids.end() && theirs == ids.end()) continue;
+    ++compared.num_ties;
+    ASSERT_TRUE(mine != row.ids.end() && theirs != ids.end()) << "one completion ends before the other";
+    const GenerateRequest& request = requests[static_cast<size_t>(key.first - 1)];
+    const std::span<const int64_t> prefix(row.ids.begin(), mine);
+    EXPECT_TRUE(is_tie(next_logits(cpu, request, prefix), request, key.second, prefix.size(), *theirs))
+        << "sample " << key.second << " of request " << key.first << ", token " << mine - row.ids.begin() << ": "
+        << *theirs << ", not " << *mine;
   }
-  EXPECT_LE(num_ties, num_all * 3 / 100);
+}
+
+// By the kernels of core/cuda, if their library is there: the tokens of the CPU's engine.
+TEST(DeviceSampling, TokensAreThoseOfTheCpu) {
+  Compared compared;
+  for (const Family family : {Family::kQwen2, Family::kQwen3, Family::kMistral, Family::kGemma2, Family::kGemma3,
+                              Family::kPhi3, Family::kQwen3Moe, Family::kGptOss})
+    expect_cpu_tokens(family, {}, compared);
+  EXPECT_LE(compared.num_ties, compared.num_all * 3 / 100);
+}
+
+// Prompts that enter one token at a time, next to samples that run.
+TEST(DeviceSampling, PromptsInPiecesOfOneTokenDrawTheTokensOfTheCpu) {
+  EngineOptions options;
+  options.max_num_seqs = 4;
+  options.max_batch_tokens = 4;  // a quarter is for new prompts
+  Compared compared;
+  for (const Family family : {Family::kQwen3, Family::kMistral, Family::kGemma2})
+    expect_cpu_tokens(family, options, compared);
+  EXPECT_LE(compared.num_ties, compared.num_all * 3 / 100);
 }
 
 // Only the drawn token is within rounding of its draw. So a wrong token is not taken for a tie.

@@ -69,7 +69,7 @@ def check_training():
 
 def check_head():
     got = ask(do="head", folder=str(FOLDER), dtype="bfloat16", tokens=20, repeats=1)
-    expect(got.get("weight_dtype") == "Float" and all(len(got[name]["seconds"]) == 1 for name in ("forward", "one_pass", "two_passes")), f"head: {got}")
+    expect(got.get("weight_dtype") == "BFloat16" and all(len(got[name]["seconds"]) == 1 for name in ("forward", "one_pass", "two_passes")), f"head: {got}")
     tokens, width, vocab = 3, 4, 7
     states = [[math.sin(1.1 * (i * width + j)) for j in range(width)] for i in range(tokens)]
     weight = [[math.cos(0.9 * (i * width + j)) for j in range(width)] for i in range(vocab)]

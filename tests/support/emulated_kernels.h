@@ -33,7 +33,7 @@ class EmulatedKernels : public CpuKernels {
  public:
   EmulatedKernels()
       : CpuKernels({Capturable<&KernelNorms::rms_norm>::start, Capturable<&mortise_cuda_head_norm>::start,
-                    Capturable<&mortise_cuda_silu>::start, Capturable<&mortise_cuda_rope_write>::start,
+                    Capturable<&mortise_cuda_gated>::start, Capturable<&mortise_cuda_rope_write>::start,
                     Capturable<&mortise_cuda_attention>::start, Capturable<&mortise_cuda_sample>::start,
                     Capturable<&mortise_cuda_top>::start}) {}
 };

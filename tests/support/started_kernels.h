@@ -33,6 +33,14 @@ struct Started<kKernel> {
 };
 
 inline void put_training_kernels(DeviceKernels& kernels) {
+  // Those that sampling has too.
+  if (kernels.rms_norm == nullptr) kernels.rms_norm = Started<&mortise_cuda_rms_norm>::start;
+  if (kernels.head_norm == nullptr) kernels.head_norm = Started<&mortise_cuda_head_norm>::start;
+  if (kernels.gated == nullptr) kernels.gated = Started<&mortise_cuda_gated>::start;
+  kernels.rms_norm_backward = Started<&mortise_cuda_rms_norm_backward>::start;
+  kernels.gated_backward = Started<&mortise_cuda_gated_backward>::start;
+  kernels.rotate_heads = Started<&mortise_cuda_rotate_heads>::start;
+  kernels.rotate_heads_backward = Started<&mortise_cuda_rotate_heads_backward>::start;
   kernels.head_chunk = Started<&mortise_cuda_head_chunk>::start;
   kernels.head_finish = Started<&mortise_cuda_head_finish>::start;
   kernels.head_backward = Started<&mortise_cuda_head_backward>::start;
@@ -64,6 +72,11 @@ class TrainingKernels : public CpuKernels {
 
   static int64_t steps() { return Started<&mortise_cuda_adamw>::count; }
   static int64_t head_chunks() { return Started<&mortise_cuda_head_chunk>::count; }
+  // Calls of a kernel since the program began.
+  template <auto kKernel>
+  static int64_t calls() {
+    return Started<kKernel>::count;
+  }
 };
 
 }  // namespace mortise::test

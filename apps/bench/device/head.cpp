@@ -75,7 +75,8 @@ Result<Json> bench_head(const BenchDevice& bench, const Json& request) {
     out["extra_bytes"] = bench.extra_bytes(work);
     return out;
   };
-  return Json{{"weight_dtype", c10::toString(in.head.weight_VH.scalar_type())},
+  const at::ScalarType of_products = in.head.rounds ? at::kBFloat16 : in.head.weight_VH.scalar_type();
+  return Json{{"weight_dtype", c10::toString(of_products)},
               {"forward", measured([&] { head_log_prob(in.hidden, in.head, in.targets, 1.0, false); })},
               {"one_pass", measured([&] { one_pass(in); })},
               {"two_passes", measured([&] { two_passes(in); })}};

@@ -1,5 +1,5 @@
-// What a decoding step computes between its matrix products, all in float32: norms, gates, and the rotation of queries and
-// keys. Results that a product of bfloat16 matrices reads are written in bfloat16.
+// What a decoding step computes between its matrix products, all in float32: norms, and the rotation of queries and keys.
+// Results that a product of bfloat16 matrices reads are written in bfloat16. The gate is in gates.cuh.
 // Attention is in attention.cuh, which also says what a page is.
 #pragma once
 
@@ -42,17 +42,6 @@ __global__ void __launch_bounds__(kThreads)
   for (int d = static_cast<int>(threadIdx.x % 32); d < dim; d += 32) squares += x[d] * x[d];
   const float factor = 1.0F / sqrtf(warp_sum(squares) / static_cast<float>(dim) + eps);
   for (int d = static_cast<int>(threadIdx.x % 32); d < dim; d += 32) x[d] = x[d] * factor * weight[d];
-}
-
-// out = silu(gate) * up of rows [gate, up].
-template <class T>
-__global__ void __launch_bounds__(kThreads)
-    silu_kernel(const float* __restrict__ gate_up, int64_t num_rows, int64_t width, T* out) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= num_rows * width) return;
-  const int64_t row = i / width, column = i % width;
-  const float gate = gate_up[row * 2 * width + column];
-  store(gate / (1.0F + expf(-gate)) * gate_up[row * 2 * width + width + column], out + i);
 }
 
 // One block per row. Adds the bias and rotates q and k (layers/rope.h: pairs d and d + half), all in place, and writes k and v

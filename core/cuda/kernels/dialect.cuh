@@ -84,4 +84,34 @@ __device__ inline double block_sum(double value) {
   return sum;
 }
 
+// The same of several sums at once, and as often as a kernel wants: calls that follow each other name the places 0 and 1 in
+// turn, so that none writes what slower threads still read. In a warp a lane ends with one of the sums, and with each step it
+// hands on those that others will have: fewer shuffles than warp_sum() of each.
+template <int kCount>
+__device__ inline void block_sums(double (&values)[kCount], int place) {
+  constexpr int kLanes = 32 / kCount;  // that end with the same sum
+  static_assert(kLanes * kCount == 32, "a power of two");
+  MORTISE_SHARED(double, warp_sums, 2 * kCount * kWarps);
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  MORTISE_UNROLL
+  for (int left = kCount / 2; left > 0; left /= 2) {
+    const int mask = left * kLanes;
+    MORTISE_UNROLL
+    for (int i = 0; i < left; ++i) {
+      const bool has_upper = (lane & mask) != 0;
+      const double own = has_upper ? values[i + left] : values[i], other = has_upper ? values[i] : values[i + left];
+      values[i] = own + __shfl_xor_sync(0xffffffffU, other, mask);
+    }
+  }
+  for (int mask = kLanes / 2; mask > 0; mask /= 2) values[0] += __shfl_xor_sync(0xffffffffU, values[0], mask);
+  const int begin = place * kCount * kWarps;
+  if (lane % kLanes == 0) warp_sums[begin + lane / kLanes * kWarps + static_cast<int>(threadIdx.x / 32)] = values[0];
+  __syncthreads();
+  MORTISE_UNROLL
+  for (int i = 0; i < kCount; ++i) {
+    values[i] = 0;
+    for (int w = 0; w < kWarps; ++w) values[i] += warp_sums[begin + i * kWarps + w];
+  }
+}
+
 }  // namespace mortise::cuda

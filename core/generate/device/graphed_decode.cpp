@@ -47,10 +47,7 @@ double decode_graph_bytes(const ModelConfig& config, const DecodePassSize& size)
   const int64_t inputs = 2 * config.hidden_size + config.q_size() + config.intermediate_size;
   const int64_t copies = config.final_softcap > 0.0 ? 4 : size.has_edits ? 2 : 1;
   const int64_t logit_rows = std::min(rows, DeviceSampler::rows_of_block(config.vocab_size, size.has_edits));
-  // A gate without a kernel has two float32 results at the same time.
-  const int64_t gate =
-      config.activation == Activation::kSilu ? 0 : (size.is_rounded ? 6 : 4) * config.intermediate_size;
-  const int64_t of_layer = rows * (4 * layer + (size.is_rounded ? 2 : 4) * inputs + gate);
+  const int64_t of_layer = rows * (4 * layer + (size.is_rounded ? 2 : 4) * inputs);
   const int64_t inputs_of_head = size.is_rounded ? logit_rows * config.hidden_size : 0;  // bfloat16
   const int64_t of_head =
       4 * (rows * config.hidden_size + logit_rows * copies * config.vocab_size) + 2 * inputs_of_head;

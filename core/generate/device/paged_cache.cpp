@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "generate/device/device_cache.h"
-#include "generate/device/kernel_layers.h"
 #include "model/layers/rope.h"
 #include "model/layers/segment_attention.h"
 
@@ -83,7 +82,6 @@ class PagedCache final : public PagedDeviceCache {
     const int64_t splits = pass.longest / MORTISE_CUDA_SPLIT_TOKENS + 1;
     const at::Tensor scratch = at::empty({pass.num_decoding(), config_.num_heads, splits, config_.head_dim + 2},
                                          table.options().dtype(at::kFloat));
-    options.code = &kernel_layers(kernels_);
     options.attend_unrotated = [this, &pass, table, scratch, lengths = lengths_of(pass, table.device())](
                                    int64_t layer, const at::Tensor& qkv_NQ, const AttentionShape& shape,
                                    const at::Tensor& bias_Q) {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "model/layers/kernel_layers.h"
 #include "model/layers/recompute.h"
 #include "model/layers/select_rows.h"
 
@@ -105,6 +106,8 @@ ForwardOptions forward_options(const Model& model, const PackedBatch& packed, co
     const int64_t element = model.dtype() == at::kDouble ? 8 : 4;
     NumberSizes sizes(element, model.has_rounded_matrices() ? 2 : element);
     sizes.by_operators = model.device().by_operators;
+    sizes.by_kernels = sizes.by_operators && kernel_layers(model.weights().embedding_VH.options()) != nullptr;
+    sizes.has_adapter = model.trains_lora();
     // As many on all ranks that share the tokens: a layer that is computed again exchanges them again.
     const int64_t num_tokens = shard != nullptr ? shard->largest() : packed.num_tokens();
     forward.recomputed_layers = layers_to_recompute(model.pass_config(), sizes, num_tokens, *options.activation_bytes);

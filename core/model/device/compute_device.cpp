@@ -49,6 +49,7 @@ Result<ComputeDevice> open_cuda(int index, bool needs_bfloat16, const CudaPlaces
   c10::WarningUtils::set_warning_handler(&warnings);  // this thread's; autograd's threads pass theirs on to it
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
   at::globalContext().setDeterministicFillUninitializedMemory(false);  // would fill every new tensor
+  at::globalContext().setAllowBF16ReductionCuBLAS(false);              // products with a bfloat16 result add in float32
   ComputeDevice out{at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index)), /*by_operators=*/true, {}};
   out.text = fmt::format("cuda:{}, {} with {}", index, gpu.name, format_bytes(gpu.memory_bytes));
   return out;

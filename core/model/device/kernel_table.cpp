@@ -41,14 +41,18 @@ std::optional<DeviceKernels> load_module() {
   const auto find_sampling = [&] {
     return find_function(module, "mortise_cuda_rms_norm", out.rms_norm) &&
            find_function(module, "mortise_cuda_head_norm", out.head_norm) &&
-           find_function(module, "mortise_cuda_silu", out.silu) &&
+           find_function(module, "mortise_cuda_gated", out.gated) &&
            find_function(module, "mortise_cuda_rope_write", out.rope_write) &&
            find_function(module, "mortise_cuda_attention", out.attention) &&
            find_function(module, "mortise_cuda_sample", out.sample) &&
            find_function(module, "mortise_cuda_top", out.top);
   };
   const auto find_training = [&] {
-    return find_function(module, "mortise_cuda_head_chunk", out.head_chunk) &&
+    return find_function(module, "mortise_cuda_rms_norm_backward", out.rms_norm_backward) &&
+           find_function(module, "mortise_cuda_gated_backward", out.gated_backward) &&
+           find_function(module, "mortise_cuda_rotate_heads", out.rotate_heads) &&
+           find_function(module, "mortise_cuda_rotate_heads_backward", out.rotate_heads_backward) &&
+           find_function(module, "mortise_cuda_head_chunk", out.head_chunk) &&
            find_function(module, "mortise_cuda_head_finish", out.head_finish) &&
            find_function(module, "mortise_cuda_head_backward", out.head_backward) &&
            find_function(module, "mortise_cuda_square_sums", out.square_sums) &&

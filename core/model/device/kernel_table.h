@@ -21,11 +21,15 @@ namespace mortise {
 struct DeviceKernels {
   decltype(&mortise_cuda_rms_norm) rms_norm = nullptr;
   decltype(&mortise_cuda_head_norm) head_norm = nullptr;
-  decltype(&mortise_cuda_silu) silu = nullptr;
+  decltype(&mortise_cuda_gated) gated = nullptr;
   decltype(&mortise_cuda_rope_write) rope_write = nullptr;
   decltype(&mortise_cuda_attention) attention = nullptr;
   decltype(&mortise_cuda_sample) sample = nullptr;
   decltype(&mortise_cuda_top) top = nullptr;
+  decltype(&mortise_cuda_rms_norm_backward) rms_norm_backward = nullptr;
+  decltype(&mortise_cuda_gated_backward) gated_backward = nullptr;
+  decltype(&mortise_cuda_rotate_heads) rotate_heads = nullptr;
+  decltype(&mortise_cuda_rotate_heads_backward) rotate_heads_backward = nullptr;
   decltype(&mortise_cuda_head_chunk) head_chunk = nullptr;
   decltype(&mortise_cuda_head_finish) head_finish = nullptr;
   decltype(&mortise_cuda_head_backward) head_backward = nullptr;

@@ -121,7 +121,8 @@ class EfficientAttention : public torch::autograd::Function<EfficientAttention> 
 
 bool has_cuda_attention(const at::Tensor& q_NHD, const AttentionShape& shape) {
   const int64_t dim = shape.head_dim;
-  if (!q_NHD.is_cuda() || q_NHD.scalar_type() != at::kFloat) return false;
+  const bool takes_dtype = q_NHD.scalar_type() == at::kFloat || (shape.rounds && q_NHD.scalar_type() == at::kBFloat16);
+  if (!q_NHD.is_cuda() || !takes_dtype) return false;
   return shape.softcap == 0.0 && !shape.sinks_A.defined() && dim % 8 == 0 && dim <= 256;
 }
 

@@ -9,7 +9,8 @@
 
 namespace mortise {
 
-// Can the operators compute attention for these queries? They support no caps, no sinks and no float64.
+// Can the operators compute attention for these queries? They support no caps, no sinks and no float64. Queries in bfloat16
+// are for attention that rounds.
 bool has_cuda_attention(const at::Tensor& q_NHD, const AttentionShape& shape);
 
 // As segment_attention(), for tensors of one dtype.

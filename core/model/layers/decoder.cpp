@@ -10,6 +10,7 @@
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <utility>
@@ -18,11 +19,13 @@
 #include "model/layers/experts.h"
 #include "model/layers/gated.h"
 #include "model/layers/gated_mlp.h"
+#include "model/layers/kernel_layers.h"
 #include "model/layers/linear.h"
 #include "model/layers/lora_linear.h"
 #include "model/layers/operators.h"
 #include "model/layers/recompute.h"
 #include "model/layers/rms_norm.h"
+#include "model/layers/rotated_heads.h"
 #include "model/layers/select_rows.h"
 
 namespace mortise {
@@ -34,7 +37,8 @@ at::Tensor rope_attention_kernel(const at::Tensor& qkv_NQ, const PassSegments& s
   return rope_attention(qkv_NQ, segments.rows_S4, positions_N, table, shape, on_qkv);
 }
 
-const LayerCode kCpuKernels = {rms_norm, add_rms_norm, qk_norm, rope_attention_kernel, gated, mixture, gated_mlp};
+const LayerCode kCpuKernels = {rms_norm, add_rms_norm, qk_norm,   rope_attention_kernel,
+                               gated,    mixture,      gated_mlp, fits_gated_mlp};
 
 // What every layer of one forward shares. A layer that is computed again reads it in backward too.
 struct Pass {
@@ -50,7 +54,8 @@ struct Pass {
   std::optional<LoraDropout> lora_dropout;
   std::shared_ptr<RouterPass> routing;
   std::shared_ptr<WeightGate> gate;
-  bool rounds;  // the matrices are bfloat16
+  bool rounds;          // the matrices are bfloat16
+  bool writes_rounded;  // ... and norms and gates before their products write bfloat16
   std::shared_ptr<const SequenceShard> sequence;
   std::shared_ptr<TensorRanks> tensor;
 
@@ -65,8 +70,10 @@ struct Pass {
   const LoraDropout* dropout() const { return lora_dropout ? &*lora_dropout : nullptr; }
   const RopeTable& rope(int64_t layer) const { return config.uses_window_rope(layer) ? window_table : table; }
   // What computes a norm or gate whose result only products of the layers' matrices read.
-  const LayerCode& before_product() const {
-    return rounds && code.before_rounded != nullptr && !lora_dropout ? *code.before_rounded : code;
+  const LayerCode& before_product() const { return writes_rounded ? *code.before_rounded : code; }
+  [[nodiscard]] bool takes_normed_attention(int64_t layer) const {
+    return code.normed_attention != nullptr && !on_qkv && !attend && !attend_unrotated &&
+           takes_rotated_heads(shape(layer, {}), rope(layer), config.qk_norm);
   }
   // The factor of a norm.
   at::Tensor scale(const at::Tensor& weight) const { return config.norm_plus_one ? weight + 1.0 : weight; }
@@ -157,11 +164,23 @@ at::Tensor on_own_heads(const Pass& pass, int64_t layer, const at::Tensor& sinks
   return tokens_of_all_heads(attend(heads, shape_on_rank(shape, ranks.rank(), ranks.size())), shape, pass.sequence);
 }
 
+// Norms, rotation and attention of queries, keys and values as one. The product behind it reads bfloat16, an adapter does not.
+at::Tensor normed_attention(const Pass& pass, int64_t layer, const LayerLeaves& l, const at::Tensor& qkv) {
+  HeadNorms norms;
+  if (pass.config.qk_norm) norms = {pass.scale(l.q_norm), pass.scale(l.k_norm), pass.config.rms_norm_eps};
+  const bool keeps_dtype = pass.sequence != nullptr || !l.o_lora.empty();
+  return on_own_heads(pass, layer, l.sinks, qkv, [&](const at::Tensor& heads, const AttentionShape& shape) {
+    const at::Tensor out = pass.code.normed_attention(heads, pass.segments, pass.rope(layer), shape, norms);
+    return keeps_dtype ? out.to(heads.scalar_type()) : out;
+  });
+}
+
 at::Tensor attention_fast(const Pass& pass, int64_t layer, const LayerWeights& w, const LayerMatrices& m,
                           const LayerLeaves& l, const at::Tensor& x) {
   const bool adds_bias = pass.attend_unrotated && !pass.config.qk_norm;  // attention does
   at::Tensor qkv = fused(pass, x, w.qkv_weight_QH, m.qkv_QH, adds_bias ? at::Tensor() : w.qkv_bias_Q, l.qkv_weights,
                          adds_bias ? std::vector<at::Tensor>() : l.qkv_biases, l.qkv_lora);
+  if (pass.takes_normed_attention(layer)) return normed_attention(pass, layer, l, qkv);
   if (pass.config.qk_norm) {
     qkv = pass.code.qk_norm(qkv, pass.scale(l.q_norm), pass.scale(l.k_norm), pass.config.num_heads,
                             pass.config.num_kv_heads, pass.config.rms_norm_eps);
@@ -237,7 +256,7 @@ bool takes_whole_mlp(const Pass& pass, const LayerMatrices& m, const LayerLeaves
   const bool is_plain = l.gate_up_lora.empty() && l.down_lora.empty() && l.gate_up_biases.empty() &&
                         !l.down_bias.defined() && pass.tensor == nullptr;
   return is_plain && pass.code.gated_mlp != nullptr && at::GradMode::is_enabled() &&
-         fits_gated_mlp(x, m.gate_up_2IH, m.down_HI);
+         pass.code.fits_gated_mlp(x, m.gate_up_2IH, m.down_HI);
 }
 
 at::Tensor mlp_fast(const Pass& pass, int64_t layer, const LayerWeights& w, const LayerMatrices& m,
@@ -386,6 +405,23 @@ at::Tensor forward_plain(const Pass& pass, const DecoderWeights& weights, const 
   return norm(hidden, leaves.final_norm);
 }
 
+const LayerCode& code_of(const ForwardOptions& options, const at::TensorOptions& numbers) {
+  if (options.path != LayerPath::kOperators) return kCpuKernels;
+  const LayerCode* const kernels = kernel_layers(numbers);
+  return kernels != nullptr ? *kernels : operator_layers();
+}
+
+// Adapters and sums over ranks read float32, and in training their gradients are float32 too.
+bool writes_rounded(const LayerCode& code, const DecoderWeights& weights, const DecoderLeaves& leaves,
+                    const ForwardOptions& options) {
+  if (weights.rounded.empty() || code.before_rounded == nullptr || options.lora_dropout) return false;
+  if (options.attend_unrotated) return true;  // sampling
+  const auto is_adapted = [](const LayerLeaves& l) {
+    return !l.qkv_lora.empty() || !l.o_lora.empty() || !l.gate_up_lora.empty() || !l.down_lora.empty();
+  };
+  return options.tensor == nullptr && std::ranges::none_of(leaves.layers, is_adapted);
+}
+
 }  // namespace
 
 at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weights, const DecoderLeaves& leaves,
@@ -394,6 +430,7 @@ at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weig
   const at::TensorOptions numbers = leaves.embedding.options();
   const at::ScalarType dtype = leaves.embedding.scalar_type();
   const bool by_operators = options.path == LayerPath::kOperators;
+  const LayerCode& code = code_of(options, numbers);
   // By operators the table has a row for each token, in their order.
   const at::Tensor places = on_device(numbers.device(), batch.positions_N);
   const auto table_of = [&](const RopeConfig& rope) -> RopeTable {
@@ -404,9 +441,7 @@ at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weig
   };
   const auto pass =
       std::make_shared<Pass>(Pass{config,
-                                  !by_operators             ? kCpuKernels
-                                  : options.code != nullptr ? *options.code
-                                                            : operator_layers(),
+                                  code,
                                   options.on_qkv,
                                   options.attend,
                                   options.attend_unrotated,
@@ -418,6 +453,7 @@ at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weig
                                   options.routing,
                                   options.gate,
                                   !weights.rounded.empty(),
+                                  writes_rounded(code, weights, leaves, options),
                                   options.sequence,
                                   options.tensor});
   // Not in braces above: after an error of a later member, gcc 12 destroys members of an inner aggregate twice.
@@ -425,6 +461,8 @@ at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weig
   if (config.window_rope) pass->window_table = table_of(*config.window_rope);
   if (by_operators && !options.attend && !options.attend_unrotated)
     pass->segments.lengths = segment_lengths(batch.segments, numbers.device());
+  if (code.normed_attention != nullptr && !options.attend && !options.attend_unrotated)
+    pass->segments.copies = key_copies(batch.segments, numbers.device());
   if (options.gate != nullptr) options.gate->open(0, GatePass::kForward);
   const at::Tensor ids = options.sequence == nullptr ? batch.token_ids_N : options.sequence->own(batch.token_ids_N);
   SpreadRows* const spread = options.gate != nullptr ? options.gate->embedding_rows() : nullptr;

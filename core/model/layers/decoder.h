@@ -44,8 +44,6 @@ struct ForwardOptions {
   std::function<at::Tensor(int64_t layer, const at::Tensor& qkv_NQ, const AttentionShape& shape,
                            const at::Tensor& bias_Q)>
       attend_unrotated = {};
-  // kOperators: what computes the layers in place of operator_layers(); null: those. Without gradients.
-  const LayerCode* code = nullptr;
   // If a graph is recorded, the first so many layers (but of kPlain none) keep only their input, and backward computes
   // them again (recompute.h). Not together with on_qkv. The model must not move until then.
   int64_t recomputed_layers = 0;

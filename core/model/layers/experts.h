@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "model/layers/decoder.h"
@@ -34,5 +35,12 @@ at::Tensor mixture_plain(const at::Tensor& x_NH, const Routing& routing, const L
 // The same for any device. Adapted experts are their merged matrices, as in `mixture`: the pass makes no copy of them.
 at::Tensor mixture_operators(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
                              const ExpertLeaves& leaves, const ModelConfig& config);
+
+// What an expert makes of its tokens.
+using MlpOfExpert = std::function<at::Tensor(const at::Tensor& x_MH, size_t expert)>;
+// The weighted sum over a token's experts, on any device. The host waits for the number of tokens of each expert.
+at::Tensor sum_of_experts(const at::Tensor& x_NH, const Routing& routing, int64_t num_experts, const MlpOfExpert& mlp);
+// The leaves of an expert, if they lie expert by expert, as many for each.
+std::vector<at::Tensor> leaves_of_expert(const std::vector<at::Tensor>& leaves, size_t expert, size_t num_experts);
 
 }  // namespace mortise

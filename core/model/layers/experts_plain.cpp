@@ -11,6 +11,7 @@
 
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "model/layers/clamped_gate.h"
@@ -41,6 +42,20 @@ ProductOfExpert rows_product(const std::vector<at::Tensor>& leaves, const at::Te
     std::vector<at::Tensor> out;
     for (size_t i = 0; i < each; ++i) out.push_back(linear_plain(x, leaves[e * each + i], parts[i], {}));
     return each == 1 ? out.front() : at::cat(out, 1);
+  };
+}
+
+// The same by the function that dense layers have: one product of all parts, in bfloat16 if the matrices are.
+ProductOfExpert fused_product(const std::vector<at::Tensor>& leaves, const at::Tensor& matrix_E,
+                              const at::Tensor& bias_EO, bool is_stacked) {
+  if (is_stacked) {
+    return [own = leaves.front().unbind(0), matrices = matrix_E.unbind(0), biases = bias_EO.unbind(0)](
+               const at::Tensor& x, size_t e) {
+      return fused_linear(x, matrices[e].t(), biases[e], {own[e].t()}, {biases[e]});
+    };
+  }
+  return [leaves, matrices = matrix_E.unbind(0)](const at::Tensor& x, size_t e) {
+    return fused_linear(x, matrices[e], {}, leaves_of_expert(leaves, e, matrices.size()), {});
   };
 }
 
@@ -86,11 +101,20 @@ ChoicesByExpert by_expert(const at::Tensor& experts_NK, int64_t num_experts) {
   return out;
 }
 
+// down(act(gate) * up) of an expert.
+MlpOfExpert mlp_of(const ModelConfig& config, ProductOfExpert gate_up, ProductOfExpert down) {
+  return [&config, gate_up = std::move(gate_up), down = std::move(down)](const at::Tensor& x, size_t e) {
+    const MoeConfig& moe = config.moe;
+    const at::Tensor both = gate_up(x, e);
+    return down(moe.is_gpt_oss ? clamped_gate_plain(both, moe.swiglu_alpha, moe.swiglu_limit)
+                               : gated_plain(both, config.activation),
+                e);
+  };
+}
+
 // What each expert makes of its tokens, in the order of the choices.
 std::vector<at::Tensor> outputs_of_experts(const at::Tensor& x_NH, const ChoicesByExpert& choices,
-                                           const ModelConfig& config, const ProductOfExpert& gate_up,
-                                           const ProductOfExpert& down) {
-  const MoeConfig& moe = config.moe;
+                                           const MlpOfExpert& mlp) {
   const int64_t num_tokens = x_NH.size(0), width = x_NH.size(1), count = choices.order_C.size(0);
   const int64_t each = num_tokens == 0 ? 0 : count / num_tokens;
   const at::Tensor x_CH = x_NH.unsqueeze(1).expand({num_tokens, each, width}).reshape({count, width});
@@ -100,19 +124,23 @@ std::vector<at::Tensor> outputs_of_experts(const at::Tensor& x_NH, const Choices
   for (size_t e = 0; e < inputs.size(); ++e) {
     // Backward gives also the matrices of other experts their gradients, which are 0.
     if (choices.counts[e] == 0 && !at::GradMode::is_enabled()) continue;
-    const at::Tensor both = gate_up(inputs[e], e);
-    const at::Tensor units = moe.is_gpt_oss ? clamped_gate_plain(both, moe.swiglu_alpha, moe.swiglu_limit)
-                                            : gated_plain(both, config.activation);
-    outputs.push_back(down(units, e));
+    outputs.push_back(mlp(inputs[e], e));
   }
   return outputs;
 }
 
+}  // namespace
+
+std::vector<at::Tensor> leaves_of_expert(const std::vector<at::Tensor>& leaves, size_t expert, size_t num_experts) {
+  const size_t each = leaves.size() / num_experts;
+  const auto first = leaves.begin() + static_cast<std::ptrdiff_t>(expert * each);
+  return {first, first + static_cast<std::ptrdiff_t>(each)};
+}
+
 // The experts of a token are added in the order of the routing, which is ascending, as by `mixture`.
-at::Tensor sum_of_experts(const at::Tensor& x_NH, const Routing& routing, const ModelConfig& config,
-                          const ProductOfExpert& gate_up, const ProductOfExpert& down) {
-  const ChoicesByExpert choices = by_expert(routing.experts_NK, config.moe.num_experts);
-  std::vector<at::Tensor> outputs = outputs_of_experts(x_NH, choices, config, gate_up, down);
+at::Tensor sum_of_experts(const at::Tensor& x_NH, const Routing& routing, int64_t num_experts, const MlpOfExpert& mlp) {
+  const ChoicesByExpert choices = by_expert(routing.experts_NK, num_experts);
+  std::vector<at::Tensor> outputs = outputs_of_experts(x_NH, choices, mlp);
   if (outputs.empty()) return at::zeros_like(x_NH);
   at::Tensor all_CH = at::cat(outputs, 0);
   outputs.clear();
@@ -124,15 +152,14 @@ at::Tensor sum_of_experts(const at::Tensor& x_NH, const Routing& routing, const 
   return terms_NKH.mul_(weights_NK1).sum(1);
 }
 
-}  // namespace
-
 at::Tensor mixture_plain(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
                          const ExpertLeaves& frozen, const ModelConfig& config) {
   const bool is_stacked = config.moe.is_gpt_oss;
   const ExpertLeaves leaves = adapted_experts_plain(frozen, is_stacked);
-  return sum_of_experts(x_NH, routing, config,
-                        plain_product(leaves.gate_up, matrices.expert_gate_up_E2IH, leaves.gate_up_bias, is_stacked),
-                        plain_product(leaves.down, matrices.expert_down_EHI, leaves.down_bias, is_stacked));
+  return sum_of_experts(
+      x_NH, routing, config.moe.num_experts,
+      mlp_of(config, plain_product(leaves.gate_up, matrices.expert_gate_up_E2IH, leaves.gate_up_bias, is_stacked),
+             plain_product(leaves.down, matrices.expert_down_EHI, leaves.down_bias, is_stacked)));
 }
 
 at::Tensor mixture_operators(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
@@ -141,12 +168,12 @@ at::Tensor mixture_operators(const at::Tensor& x_NH, const Routing& routing, con
   const auto product_of = [&](const std::vector<at::Tensor>& own, const at::Tensor& matrix_E, const at::Tensor& bias_EO,
                               const LoraMatrix& lora) {
     return lora.defined() ? adapted_product(matrix_E, bias_EO, lora, is_stacked)
-                          : plain_product(own, matrix_E, bias_EO, is_stacked);
+                          : fused_product(own, matrix_E, bias_EO, is_stacked);
   };
   return sum_of_experts(
-      x_NH, routing, config,
-      product_of(leaves.gate_up, matrices.expert_gate_up_E2IH, leaves.gate_up_bias, leaves.gate_up_lora),
-      product_of(leaves.down, matrices.expert_down_EHI, leaves.down_bias, leaves.down_lora));
+      x_NH, routing, config.moe.num_experts,
+      mlp_of(config, product_of(leaves.gate_up, matrices.expert_gate_up_E2IH, leaves.gate_up_bias, leaves.gate_up_lora),
+             product_of(leaves.down, matrices.expert_down_EHI, leaves.down_bias, leaves.down_lora)));
 }
 
 }  // namespace mortise

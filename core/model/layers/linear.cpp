@@ -81,6 +81,7 @@ class FusedLinearFunction : public torch::autograd::Function<FusedLinearFunction
     // Only the gradient of a weight reads the input. A frozen weight keeps none.
     ctx->save_for_backward({any_weight ? input : at::Tensor(), weight});
     ctx->saved_data["rows"] = rows;
+    ctx->saved_data["dtype"] = static_cast<int64_t>(x.scalar_type());
     ctx->saved_data["num_weight_leaves"] = num_weight_leaves;
     ctx->saved_data["any_bias"] = any_bias;
     ctx->saved_data["trained"] = trained_leaves(leaves);
@@ -100,7 +101,8 @@ class FusedLinearFunction : public torch::autograd::Function<FusedLinearFunction
     const auto num_weights = static_cast<size_t>(ctx->saved_data["num_weight_leaves"].toInt());
     // Inputs in order: x, weight, bias, leaves..., count, known result.
     variable_list out(3);
-    if (ctx->needs_input_grad(0)) out[0] = input_gradient(rounded_dy, saved[1]);
+    if (ctx->needs_input_grad(0))
+      out[0] = input_gradient(rounded_dy, saved[1], static_cast<at::ScalarType>(ctx->saved_data["dtype"].toInt()));
     at::Tensor d_weight;
     at::Tensor d_bias;
     if (any_weight) d_weight = weight_gradient(rounded_dy, saved[0]);
@@ -170,7 +172,9 @@ at::Tensor linear_product(const at::Tensor& x_NI, const at::Tensor& weight_OI,
   return matrix_product(x_NI, Trans::kNo, weight_OI, Trans::kYes, bias_O.value_or(at::Tensor()));
 }
 
-at::Tensor input_gradient(const at::Tensor& dy_NO, const at::Tensor& weight_OI) {
+at::Tensor input_gradient(const at::Tensor& dy_NO, const at::Tensor& weight_OI, at::ScalarType of_x) {
+  if (is_rounded(weight_OI) && of_x == at::kBFloat16)
+    return rounded_bf16_product(dy_NO, Trans::kNo, weight_OI, Trans::kNo);
   if (is_rounded(weight_OI)) return bf16_product(dy_NO, Trans::kNo, weight_OI, Trans::kNo);
   return matrix_product(dy_NO, Trans::kNo, weight_OI, Trans::kNo);
 }

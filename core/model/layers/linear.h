@@ -17,8 +17,8 @@ namespace mortise {
 
 // x W^T + b by one call; for the inside of an autograd function.
 at::Tensor linear_product(const at::Tensor& x_NI, const at::Tensor& weight_OI, const std::optional<at::Tensor>& bias_O);
-// The gradient of x.
-at::Tensor input_gradient(const at::Tensor& dy_NO, const at::Tensor& weight_OI);
+// The gradient of x. In float64 if the factors are, else in float32, or in bfloat16 for bfloat16 matrices if x is.
+at::Tensor input_gradient(const at::Tensor& dy_NO, const at::Tensor& weight_OI, at::ScalarType of_x = at::kFloat);
 // The gradient of the weight.
 at::Tensor weight_gradient(const at::Tensor& dy_NO, const at::Tensor& x_NI);
 // Which leaves require a gradient, as 0 and 1, for the inside of an autograd function.

@@ -1,4 +1,5 @@
-// The layers as ATen operations, which run on any device, and the table by which the decoder takes them or the CPU kernels.
+// The layers as ATen operations, which run on any device, and the table by which the decoder takes them or kernels: the CPU's,
+// or those of core/cuda (kernel_layers.h).
 //
 // Attention gathers the keys and values of each segment behind those of its prompt and then works on whole sequences
 // (segment_attention.h). Norms, rotation, activation and experts are the plain versions of each layer. Linear maps are
@@ -15,6 +16,7 @@
 
 #include "model/layers/attention.h"
 #include "model/layers/decoder.h"
+#include "model/layers/rms_norm.h"
 #include "model/layers/router.h"
 #include "model/layers/segment_attention.h"
 
@@ -32,12 +34,17 @@ struct LayerCode {
   at::Tensor (*gated)(const at::Tensor& gate_up_N2I, Activation activation);
   at::Tensor (*mixture)(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
                         const ExpertLeaves& leaves, const ModelConfig& config);
-  // The MLP of a dense layer whose matrices fit (gated_mlp.h). Null: it is always the operations one by one.
+  // The MLP of a dense layer whose matrices fit (gated_mlp.h, kernel_layers.h), while a graph is recorded. Null: it is always
+  // the operations one by one.
   at::Tensor (*gated_mlp)(const at::Tensor& x_NH, const at::Tensor& gate_up_2IH, const at::Tensor& down_HI,
                           const std::vector<at::Tensor>& gate_up_leaves, const at::Tensor& down_leaf,
                           Activation activation) = nullptr;
-  // Norms and gates without gradients whose results only products of bfloat16 matrices read: they give bfloat16. Null: the
-  // product rounds them.
+  bool (*fits_gated_mlp)(const at::Tensor& x_NH, const at::Tensor& gate_up_2IH, const at::Tensor& down_HI) = nullptr;
+  // qk_norm and rope_attention as one, for heads that takes_rotated_heads() (rotated_heads.h). The result is bfloat16 if
+  // shape.rounds. Null: they are always two.
+  at::Tensor (*normed_attention)(const at::Tensor& qkv_NQ, const PassSegments& segments, const RopeTable& table,
+                                 const AttentionShape& shape, const HeadNorms& norms) = nullptr;
+  // Norms and gates whose results only products of bfloat16 matrices read: they give bfloat16. Null: the product rounds them.
   const LayerCode* before_rounded = nullptr;
 };
 

@@ -59,10 +59,10 @@ class RecomputeFunction : public torch::autograd::Function<RecomputeFunction> {
 // experts' inputs are inputs of products.
 int64_t mlp_bytes(const ModelConfig& config, const NumberSizes& sizes) {
   const MoeConfig& moe = config.moe;
-  const int64_t gated = 2 * sizes.activation + sizes.product_input;
+  const int64_t gated = 2 * sizes.activation + sizes.kept_input();
   const int64_t dense = config.num_expert_layers() < config.num_layers ? gated * config.intermediate_size : 0;
   if (moe.num_experts == 0) return dense;
-  const int64_t one = (sizes.activation + sizes.product_input) * config.hidden_size + gated * moe.expert_size;
+  const int64_t one = (sizes.activation + sizes.kept_input()) * config.hidden_size + gated * moe.expert_size;
   const int64_t chosen = moe.experts_per_token * (one + 4 * sizes.activation);
   const int64_t shared = moe.shared_size > 0 ? gated * moe.shared_size + sizes.activation * config.hidden_size : 0;
   return std::max(dense, chosen + 2 * moe.num_experts * sizes.activation + shared);
@@ -85,6 +85,18 @@ int64_t more_by_operators(const ModelConfig& config, const NumberSizes& sizes) {
          attention;
 }
 
+// The same of the kernels of core/cuda, by kernel_layers.h: norms, gates and the rotation keep nothing that the products and
+// attention do not, and no number for each row. The result of attention is the input of a product.
+int64_t more_by_kernels(const ModelConfig& config, const NumberSizes& sizes) {
+  const int64_t norms = config.sandwich_norm ? 4 : 2, q = config.q_size(), kv = config.kv_size();
+  // The gate of gpt-oss has no kernel.
+  const int64_t by_experts = config.moe.is_gpt_oss ? config.moe.experts_per_token * config.moe.expert_size : 0;
+  const bool rounds = sizes.product_input < sizes.activation;
+  const int64_t result = sizes.has_adapter ? q : 0;  // attention keeps its own
+  const int64_t attention = rounds ? (q + 2 * kv + result) * sizes.product_input : 3 * q * sizes.activation;
+  return (by_experts - config.qkv_size() - norms) * sizes.activation + attention;
+}
+
 }  // namespace
 
 ResidualPair recomputed(const ResidualLayer& layer, const at::Tensor& hidden_NH, const at::Tensor& normed_NH) {
@@ -101,8 +113,10 @@ LayerMemory layer_memory(const ModelConfig& config, const NumberSizes& sizes) {
   const int64_t qkv = config.qkv_size() * (config.qk_norm ? 2 : 1);
   const int64_t numbers = hidden_states * config.hidden_size + qkv + config.num_heads + norms;
   const int64_t inputs = 2 * config.hidden_size + config.q_size();
-  const int64_t more = sizes.by_operators ? more_by_operators(config, sizes) : 0;
-  return {numbers * sizes.activation + inputs * sizes.product_input + mlp_bytes(config, sizes) + more,
+  const int64_t more = sizes.by_kernels     ? more_by_kernels(config, sizes)
+                       : sizes.by_operators ? more_by_operators(config, sizes)
+                                            : 0;
+  return {numbers * sizes.activation + inputs * sizes.kept_input() + mlp_bytes(config, sizes) + more,
           2 * config.hidden_size * sizes.activation};
 }
 

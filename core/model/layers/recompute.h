@@ -30,6 +30,12 @@ struct NumberSizes {
   int64_t activation;
   int64_t product_input;
   bool by_operators = false;  // the layers are those of a device (operators.h), whose operations keep more
+  bool by_kernels = false;    // ... and the kernels of core/cuda compute them where they can (kernel_layers.h)
+  // An adapter is trained, which keeps what it reads as activations. Counted with by_operators alone: a GPU's memory has no
+  // room for a wrong estimate.
+  bool has_adapter = false;
+  // What the products of a layer keep.
+  [[nodiscard]] int64_t kept_input() const { return by_operators && has_adapter ? activation : product_input; }
 };
 
 // Bytes that one layer keeps for backward, per token.

@@ -25,6 +25,12 @@ std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x_NH, const at:
 std::pair<at::Tensor, at::Tensor> known_add_rms_norm(const at::Tensor& x_NH, const at::Tensor& residual_NH,
                                                      const KnownResult& sum_NH, const at::Tensor& weight_H, double eps);
 
+// The norms of queries and keys (qwen3). If the weights are undefined, the family has none.
+struct HeadNorms {
+  at::Tensor q_weight_D = {}, k_weight_D = {};
+  double eps = 0.0;
+};
+
 // qkv [N, (Hq + 2 Hkv) D] with each head of q and of k normed over D (qwen3); v is copied.
 at::Tensor qk_norm(const at::Tensor& qkv_NQ, const at::Tensor& q_weight_D, const at::Tensor& k_weight_D,
                    int64_t num_heads, int64_t num_kv_heads, double eps);

@@ -67,9 +67,37 @@ SegmentLengths segment_lengths(std::span<const PackedSegment> segments, at::Devi
   return out;
 }
 
+KeyCopies key_copies(std::span<const PackedSegment> segments, at::Device device) {
+  std::vector<int32_t> sources;
+  int64_t num_tokens = 0;
+  for (const PackedSegment& segment : segments) {
+    const auto append = [&](const PackedSegment& tokens) {
+      for (int64_t t = 0; t < tokens.length; ++t) sources.push_back(static_cast<int32_t>(tokens.begin + t));
+    };
+    if (segment.prefix_segment >= 0) append(segments[static_cast<size_t>(segment.prefix_segment)]);
+    append(segment);
+    num_tokens += segment.length;
+  }
+  const int64_t count = std::ssize(sources);
+  if (count == num_tokens) return {};
+  const at::Tensor all = at::empty({2 * count + num_tokens + 1}, at::kInt);
+  int32_t* const begins = all.mutable_data_ptr<int32_t>();
+  std::fill_n(begins, num_tokens + 1, 0);
+  for (const int32_t token : sources) ++begins[token + 1];
+  for (int64_t n = 0; n < num_tokens; ++n) begins[n + 1] += begins[n];
+  std::vector<int32_t> next(begins, begins + num_tokens);
+  int32_t* const out = begins + num_tokens + 1;
+  std::ranges::copy(sources, out);
+  for (int64_t place = 0; place < count; ++place)  // a prompt comes before the sequences that read it
+    out[count + next[static_cast<size_t>(out[place])]++] = static_cast<int32_t>(place);
+  const at::Tensor there = sent_to(device, all);
+  return {there.narrow(0, num_tokens + 1, count), there.narrow(0, 0, num_tokens + 1),
+          there.narrow(0, num_tokens + 1 + count, count)};
+}
+
 at::Tensor segment_attention(const at::Tensor& q_NHD, const at::Tensor& k_MHD, const at::Tensor& v_MHD,
                              const SegmentLengths& lengths, const AttentionShape& given) {
-  const at::ScalarType dtype = q_NHD.scalar_type();
+  const at::ScalarType dtype = q_NHD.scalar_type(), exact = dtype == at::kBFloat16 ? at::kFloat : dtype;
   AttentionShape shape = given;
   if (!lengths.keys.empty() && shape.window >= *std::ranges::max_element(lengths.keys)) shape.window = 0;
   if (has_cuda_attention(q_NHD, shape)) {
@@ -78,8 +106,8 @@ at::Tensor segment_attention(const at::Tensor& q_NHD, const at::Tensor& k_MHD, c
     return cuda_attention(rounded(q_NHD), rounded(k_MHD), rounded(v_MHD), lengths, shape).to(dtype);
   }
   if (!shape.rounds) return each_sequence(q_NHD, k_MHD, v_MHD, lengths, shape);
-  const auto rounded = [dtype](const at::Tensor& x) { return x.to(at::kBFloat16).to(dtype); };
-  return rounded(each_sequence(rounded(q_NHD), rounded(k_MHD), rounded(v_MHD), lengths, shape));
+  const auto rounded = [exact](const at::Tensor& x) { return x.to(at::kBFloat16).to(exact); };
+  return each_sequence(rounded(q_NHD), rounded(k_MHD), rounded(v_MHD), lengths, shape).to(at::kBFloat16).to(dtype);
 }
 
 }  // namespace mortise

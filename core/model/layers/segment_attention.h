@@ -31,16 +31,27 @@ struct SegmentLengths {
 // Sends the begins, once for all layers of a pass. The host does not wait.
 void send_begins(SegmentLengths& lengths, at::Device device);
 
+// The rows of keys, M in all, that lie end to end as SegmentLengths::keys says: from which token each comes, and which of
+// them are copies of token n: places[begins[n]] to places[begins[n + 1] - 1], the own one first. int32 on the device of the
+// pass. Undefined: each token has one row, its own.
+struct KeyCopies {
+  at::Tensor sources_M = {}, begins_N1 = {}, places_M = {};
+  [[nodiscard]] bool defined() const { return sources_M.defined(); }
+};
+
 // The segments of a pass. `lengths`: of their queries, and of their keys behind those of their prompts, with begins on a
-// device. Empty for the CPU's kernels, which do not read them.
+// device. Empty for the CPU's kernels, which do not read them. `copies`: for the kernels of core/cuda alone.
 struct PassSegments {
   at::Tensor rows_S4;  // segments_tensor()
   SegmentLengths lengths;
+  KeyCopies copies = {};
 };
 SegmentLengths segment_lengths(std::span<const PackedSegment> segments, at::Device device);
+// Sends them, once for all layers of a pass. The host does not wait.
+KeyCopies key_copies(std::span<const PackedSegment> segments, at::Device device);
 
-// q [Nq, Hq, D], k and v [Nk, Hk, D] -> [Nq, Hq, D]. If shape.rounds, they are rounded to bfloat16 first, and so is the
-// result; its dtype is that of q.
+// q [Nq, Hq, D], k and v [Nk, Hk, D] -> [Nq, Hq, D]. If shape.rounds, they are rounded to bfloat16 first, if they are not
+// yet, and so is the result; its dtype is that of q.
 at::Tensor segment_attention(const at::Tensor& q_NHD, const at::Tensor& k_MHD, const at::Tensor& v_MHD,
                              const SegmentLengths& lengths, const AttentionShape& shape);
 

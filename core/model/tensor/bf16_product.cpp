@@ -32,6 +32,9 @@ struct Factors {
     TORCH_CHECK(right.size(trans_b == Trans::kYes ? 1 : 0) == k, "product: the shapes do not match");
   }
   [[nodiscard]] bool take_operators() const { return !left.is_cpu() || OperatorProducts::are_used(); }
+  // Without rows or terms, as for an expert without tokens, no operator is asked.
+  [[nodiscard]] bool are_empty() const { return m == 0 || k == 0 || n == 0; }
+  [[nodiscard]] at::Tensor zeros(at::ScalarType dtype) const { return at::zeros({m, n}, left.options().dtype(dtype)); }
   // The CPU's operators have no float32 result for bfloat16 matrices. Widened numbers give the same products.
   [[nodiscard]] at::Tensor op_left() const { return operand(left, trans_left); }
   [[nodiscard]] at::Tensor op_right() const { return operand(right, trans_right); }
@@ -54,8 +57,9 @@ at::Tensor bf16_product(const at::Tensor& a, Trans trans_a, const at::Tensor& b,
                         const at::Tensor& added) {
   const Factors f(a, trans_a, b, trans_b);
   if (f.take_operators()) {
-    const at::Tensor product =
-        f.left.is_cpu() ? at::mm(f.op_left(), f.op_right()) : at::mm(f.op_left(), f.op_right(), at::kFloat);
+    const at::Tensor product = f.are_empty()     ? f.zeros(at::kFloat)
+                               : f.left.is_cpu() ? at::mm(f.op_left(), f.op_right())
+                                                 : at::mm(f.op_left(), f.op_right(), at::kFloat);
     return added.defined() ? product.add_(added) : product;
   }
   const at::TensorOptions options = f.left.options().dtype(at::kFloat);
@@ -64,6 +68,12 @@ at::Tensor bf16_product(const at::Tensor& a, Trans trans_a, const at::Tensor& b,
   if (adds) out.copy_(added);
   if (f.k > 0) f.multiply(adds ? 1.0F : 0.0F, out);
   return out;
+}
+
+at::Tensor rounded_bf16_product(const at::Tensor& a, Trans trans_a, const at::Tensor& b, Trans trans_b) {
+  if (a.is_cpu()) return bf16_product(a, trans_a, b, trans_b).to(at::kBFloat16);
+  const Factors f(a, trans_a, b, trans_b);
+  return f.are_empty() ? f.zeros(at::kBFloat16) : at::mm(f.op_left(), f.op_right());
 }
 
 void add_bf16_product(const at::Tensor& out, const at::Tensor& a, Trans trans_a, const at::Tensor& b, Trans trans_b) {

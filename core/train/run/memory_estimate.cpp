@@ -35,16 +35,18 @@ int64_t recorded_length(const RunConfig& config) {
 
 namespace {
 
-NumberSizes number_sizes(ModelDtype dtype, bool by_operators) {
+NumberSizes number_sizes(ModelDtype dtype, const TrainedSize& trained) {
   NumberSizes out(num_bytes(dtype), num_product_bytes(dtype));
-  out.by_operators = by_operators;
+  out.by_operators = trained.is_on_device;
+  out.by_kernels = trained.has_kernels;
+  out.has_adapter = trained.is_adapter;
   return out;
 }
 
 // Bytes that the layers keep for backward in a pass over so many tokens.
 // The layers below `lowest` are not part of backward.
 double activation_bytes(const ModelConfig& model, const RunConfig& config, const TrainedSize& trained, double tokens) {
-  const NumberSizes sizes = number_sizes(config.model.dtype, trained.is_on_device);
+  const NumberSizes sizes = number_sizes(config.model.dtype, trained);
   const LayerMemory layer = layer_memory(model, sizes);
   const auto kept = tokens * static_cast<double>(layer.kept);
   const int64_t below = trained.lowest_backward - 1, layers = model.num_layers - below;
@@ -103,7 +105,7 @@ double head_pass_bytes(const ModelConfig& model, const TrainedSize& trained, con
   if (!has_full_kl(config) && !has_teacher_loss(config)) return std::max(loss, gathered);
   const double chunk = gathered + static_cast<double>(full_kl_bytes(rows, model.hidden_size, own_vocab, element,
                                                                     std::min(columns, own_vocab)));
-  const NumberSizes sizes = number_sizes(config.model.dtype, trained.is_on_device);
+  const NumberSizes sizes = number_sizes(config.model.dtype, trained);
   const double one_layer = tokens * static_cast<double>(layer_memory(model, sizes).kept);
   return std::max(loss, std::max(chunk, one_layer));
 }
@@ -209,6 +211,7 @@ Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<L
   }
   const ParameterGroups groups = TRY(group_parameters(loaded, table, parameters));
   TrainedSize out;
+  out.is_adapter = lora.has_value();
   out.reads_base = lora && lora->use_dora;
   for (const NamedParameter& parameter : parameters) {
     const auto numbers = static_cast<double>(parameter.tensor.numel());

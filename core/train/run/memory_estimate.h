@@ -85,7 +85,9 @@ struct TrainedSize {
   MergeSize merge;               // if model.path is an adapter's folder
   bool is_from_base = false;     // an adapter that starts from the base's numbers (PiSSA, OLoRA; a new one with DoRA)
   bool reads_base = false;       // passes read the base of what an adapter changes, as DoRA's do
+  bool is_adapter = false;       // these are numbers of an adapter
   bool is_on_device = false;     // the code of a device computes
+  bool has_kernels = false;      // ... with the kernels of core/cuda
   // Ranks that share the layers have embedding and head whole then.
   [[nodiscard]] bool keeps_vocabulary() const { return of_vocabulary > 0 || is_on_device; }
 };

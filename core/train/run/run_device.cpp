@@ -125,15 +125,10 @@ Result<ComputeDevice> open_sampling_device(const LoadedConfig& loaded, ConfigUse
   return opened;
 }
 
-namespace {
-
-// Why libtorch's operators compute what the kernels of core/cuda could; empty if they do not.
 std::string why_operators(const RunConfig& config) {
   if (config.model.dtype == ModelDtype::kFloat64) return "model.dtype is \"float64\"";
   return why_no_gpu_kernels();
 }
-
-}  // namespace
 
 std::string device_line(const LoadedConfig& loaded, const DeviceChoice& choice, double bytes) {
   const std::string& text = loaded.config.model.device;

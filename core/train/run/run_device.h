@@ -47,6 +47,9 @@ Result<ComputeDevice> open_sampling_device(const LoadedConfig& loaded, ConfigUse
 // Unless the config says "cpu".
 void log_device(const RunConfig& config, const ComputeDevice& device);
 
+// Why libtorch's operators compute what the kernels of core/cuda could; empty if they do not.
+std::string why_operators(const RunConfig& config);
+
 // For --dry-run: whether `bytes` fit on the device, and what computes there. Empty if the config says "cpu".
 std::string device_line(const LoadedConfig& loaded, const DeviceChoice& choice, double bytes);
 Json device_json(const RunConfig& config, const DeviceChoice& choice, double bytes);

@@ -7,6 +7,7 @@
 #include "train/run/plugin_files.h"
 #include "train/run/policy_folder.h"
 #include "train/run/reuse_rules.h"
+#include "train/run/run_device.h"
 #include "train/run/run_options.h"
 #include "train/run/sequence_rules.h"
 #include "train/run/teacher.h"
@@ -183,6 +184,7 @@ Result<> measure_run(Env& env, const PluginRegistry& registry, const LoadedConfi
   out.trained = TRY(trained_size(out.model, out.lora, loaded, "actor.optim"));
   out.trained.is_on_device = by_operators;
   out.trained.merge = TRY(merge_size(env, config.model.path));
+  out.trained.has_kernels = device.kind == DeviceKind::kCuda && why_operators(config).empty();
   out.memory = estimate_memory(out.model, out.lora, out.trained, config, by_operators);
   if (device.kind == DeviceKind::kCuda) out.memory.graphs = graph_bytes(out.model, config);
   out.not_reused = why_not_reused(config, out.model, num_ranks, by_operators);
@@ -194,6 +196,7 @@ Result<> measure_run(Env& env, const PluginRegistry& registry, const LoadedConfi
   if (!is_sft) size_of_critic = TRY(critic_size(env, registry, loaded, num_ranks));
   if (size_of_critic) {
     size_of_critic->trained.is_on_device = by_operators;
+    size_of_critic->trained.has_kernels = out.trained.has_kernels;
     size_of_critic->units.window = critic_window(size_of_critic->model, size_of_critic->trained, config);
   }
   out.ranks = estimate_ranks(config, out.model, out.plan, units, out.trained, num_ranks);

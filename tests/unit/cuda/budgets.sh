@@ -11,7 +11,19 @@ awk -v other_archs="${2:-}" -v others="${3:-}" '
     budget["head_chunk_kernel"] = budget["head_finish_kernel"] = budget["head_backward_kernel"] = budget["adamw_kernel"] = 40
     budget["clip_kernel"] = budget["square_sum_kernel"] = 40
     budget["rms_norm_kernel"] = budget["head_norm_kernel"] = budget["rope_write_kernel"] = budget["attention_merge_kernel"] = 40
-    budget["silu_kernel"] = 32
+    budget["gated_kernel"] = 40
+    budget["gated_backward_kernel"] = 48
+    budget["column_sum_kernel"] = 40
+    # Float or bfloat16 gradients, and the columns of a row that a thread has in registers.
+    budget["rms_norm_backward_kernelIfLi4E"] = budget["rms_norm_backward_kernelItLi4E"] = 64
+    budget["rms_norm_backward_kernelIfLi8E"] = budget["rms_norm_backward_kernelItLi8E"] = 80
+    budget["rms_norm_backward_kernelIfLi16E"] = budget["rms_norm_backward_kernelItLi16E"] = 128
+    budget["rms_norm_backward_kernelIfLi32E"] = budget["rms_norm_backward_kernelItLi32E"] = 176
+    # The pairs that a lane adds up for the weight of a norm; what four, three or two blocks of a multiprocessor may have.
+    budget["rotate_heads_kernel"] = 56
+    budget["rotate_heads_backward_kernelIfLi0E"] = budget["rotate_heads_backward_kernelItLi0E"] = 64
+    budget["rotate_heads_backward_kernelIfLi2E"] = budget["rotate_heads_backward_kernelItLi2E"] = 80
+    budget["rotate_heads_backward_kernelIfLi4E"] = budget["rotate_heads_backward_kernelItLi4E"] = 128
     # What two blocks of a multiprocessor may have, but for the instances with room: float or bfloat16 numbers, 4 query heads.
     budget["attention_split_kernelIfLi4E"] = 108
     budget["attention_split_kernelItLi4E"] = 112

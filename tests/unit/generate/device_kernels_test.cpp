@@ -524,8 +524,8 @@ class CountedGraphs final : public StepGraphs {
   };
 };
 
-// What --dry-run says that graphs keep is what the largest pass takes. Models whose layers, and whose head, need most, and one
-// whose gate has no kernel.
+// What --dry-run says that graphs keep is what the largest pass takes. Models whose layers, and whose head, need most, and both
+// gates.
 TEST_F(DeviceKernelsTest, GraphsNeedTheMemoryOfTheLargestPass) {
   static CountingMemory memory;
   c10::Allocator* const before = c10::GetCPUAllocator();

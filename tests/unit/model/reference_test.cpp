@@ -1,11 +1,9 @@
 // Logits, log-probs and entropies of the reference folders (transformers in float64), in all config forms and on both
 // layer paths, and by the code of a device.
-#include <ATen/ops/from_blob.h>
-
 #include <filesystem>
 
-#include "foundation/formats/safetensors.h"
 #include "model/padded_eval.h"
+#include "stored_tensor.h"
 #include "support/golden_models.h"
 #include "torch_helpers.h"
 
@@ -13,15 +11,6 @@ namespace mortise {
 namespace {
 
 Path reference_folder(const std::string& name) { return test::golden_model(name); }
-
-at::Tensor stored(const SafetensorsFile& file, const std::string& name) {
-  auto view = file.get(name);
-  EXPECT_TRUE(view.ok()) << view.error().to_string();
-  auto* bytes = const_cast<std::byte*>(view->bytes.data());
-  return at::from_blob(bytes, view->shape,
-                       at::TensorOptions().dtype(view->dtype == DType::kI64 ? at::kLong : at::kFloat))
-      .clone();
-}
 
 struct Case {
   std::string name;
@@ -59,8 +48,8 @@ TEST_P(Reference, EqualsTransformers) {
       if (path == LayerPath::kOperators) {  // the head too
         ASSERT_TRUE(model->move_to({.by_operators = true}).ok());
       }
-      const auto got =
-          evaluate_padded(*model, stored(*file, "in.input_ids"), stored(*file, "in.attention_mask"), {path, {}});
+      const auto got = evaluate_padded(*model, stored_tensor(*file, "in.input_ids"),
+                                       stored_tensor(*file, "in.attention_mask"), {path, {}});
       ASSERT_TRUE(got.ok()) << got.error().to_string();
       // The reference keeps its rotation frequencies in float32, which is half of its drift; plain float32 drifts by
       // some 1e-5, in an adapted model with larger logits by four times that. Never more than 1e-4.
@@ -69,12 +58,12 @@ TEST_P(Reference, EqualsTransformers) {
       const double tolerance = dtype == "float64" ? std::max(5e-6, 0.5 * drift) : std::max(5e-5, 2.5 * drift);
       ASSERT_LE(tolerance, 1e-4);
       if (model->config().is_classifier) {
-        EXPECT_CLOSE(got->scores_BC, stored(*file, "expected.scores"), tolerance) << dtype;
+        EXPECT_CLOSE(got->scores_BC, stored_tensor(*file, "expected.scores"), tolerance) << dtype;
         continue;
       }
-      EXPECT_CLOSE(got->logits_BTV, stored(*file, "expected.logits"), tolerance) << dtype;
-      EXPECT_CLOSE(got->log_prob_BT1, stored(*file, "expected.log_prob"), tolerance) << dtype;
-      EXPECT_CLOSE(got->entropy_BT1, stored(*file, "expected.entropy"), tolerance) << dtype;
+      EXPECT_CLOSE(got->logits_BTV, stored_tensor(*file, "expected.logits"), tolerance) << dtype;
+      EXPECT_CLOSE(got->log_prob_BT1, stored_tensor(*file, "expected.log_prob"), tolerance) << dtype;
+      EXPECT_CLOSE(got->entropy_BT1, stored_tensor(*file, "expected.entropy"), tolerance) << dtype;
     }
   }
 }

@@ -11,6 +11,7 @@
 #include "config/load.h"
 #include "model/adapters/lora_plan.h"
 #include "model/head/kept_logits.h"
+#include "model/layers/recompute.h"
 #include "model/weights/parameters.h"
 #include "train/run/device_need.h"
 #include "train/run/memory_parts.h"
@@ -292,6 +293,23 @@ TEST(MemoryEstimates, CountTheRoundedHeadOfADevice) {
     };
     EXPECT_DOUBLE_EQ(divergence(true) - divergence(false), pass + copy);
   }
+}
+
+// With the kernels of core/cuda a pass on a GPU keeps as much less as its layers do (device_layers_test.cpp).
+TEST(MemoryEstimates, CountWhatTheKernelsOfADeviceKeep) {
+  const ModelConfig model = small_config(29, 2);
+  Spread run(model, {"model.dtype=bfloat16", "actor.ppo_max_token_len_per_gpu=2048"});
+  NumberSizes sizes(4, 2);
+  sizes.by_operators = run.trained.is_on_device = true;
+  const auto activations = [&] {
+    return estimate_memory(model, std::nullopt, run.trained, run.loaded.config, true).activations;
+  };
+  const double by_operators = activations(), of_layer = static_cast<double>(layer_memory(model, sizes).kept);
+  sizes.by_kernels = run.trained.has_kernels = true;
+  const double tokens = tokens_on_rank(run.loaded.config, plan_batches(run.loaded.config), true);
+  const double less = of_layer - static_cast<double>(layer_memory(model, sizes).kept);
+  EXPECT_GT(less, 0.0);
+  EXPECT_DOUBLE_EQ(by_operators - activations(), tokens * less * static_cast<double>(model.num_layers));
 }
 
 // The base of a DoRA layer stays while it is open, also if the adapter comes from a folder.
