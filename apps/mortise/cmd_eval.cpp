@@ -4,6 +4,7 @@
 #include "as_rank.h"
 #include "checkpoint/reader.h"
 #include "config/val_sets.h"
+#include "foundation/base/shown_text.h"
 #include "foundation/formats/json.h"
 #include "run_command.h"
 #include "train/loop/trainer.h"
@@ -90,7 +91,8 @@ Result<int> eval_as_rank(const RunCommand& command, Communicator& ranks) {
     std::cout << dump_json(metrics) << "\n";
     return 0;
   }
-  for (const auto& [name, value] : metrics.items()) std::printf("%-48s %s\n", name.c_str(), dump_json(value).c_str());
+  for (const auto& [name, value] : metrics.items())
+    std::cout << fmt::format("{:<48} {}\n", one_line(name), dump_json(value));
   return 0;
 }
 
