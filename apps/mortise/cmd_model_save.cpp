@@ -54,7 +54,10 @@ Error bad(const std::string& option, const std::string& problem, const std::stri
 
 Result<SaveArguments> parse_save(Arguments args) {
   SaveArguments a;
-  TRY(parse_words(args, save_options(a), kCommand));
+  const auto words = words_of(TRY(parse_words(args, save_options(a), kCommand)));
+  if (!words.empty())
+    return Error{ErrorKind::kConfig, "unexpected word " + quote(words.front()), kCommand,
+                 "`mortise model save --help` shows the usage"};
   if (a.model.empty()) return bad("model", "is missing", "name the folder to read");
   if (a.out.empty()) return bad("out", "is missing", "name the folder to write");
   const auto dtype = parse_choice<SaveDtype>(a.dtype);

@@ -46,6 +46,19 @@ Result<ReportArguments> parse_report(Arguments args) {
   return out;
 }
 
+// The page must not replace a file of a run.
+Result<> check_output(const ReportArguments& args, const ReportRun& run) {
+  const FileOption page{"--output", args.output};
+  const auto check = [&](const Path& file) {
+    return check_distinct({"a file of the run", file.string()}, page, kReportCommand);
+  };
+  for (const char* name : {"metrics.jsonl", "updates.jsonl", "log.txt", "live.json", "config.resolved.toml",
+                           "mortise.lock", "latest", "best"})
+    TRY(check(run.history.folder / name));
+  for (const auto& [step, file] : run.history.completion_files) TRY(check(file));
+  return {};
+}
+
 void print_findings(const ReportRun& run) {
   std::cout << fmt::format(
       "{}: {}, {}\n", run.history.folder.string(), counted(run.history.last_step, "step"),
@@ -64,6 +77,7 @@ Result<> run_report(const ReportArguments& args) {
     std::cout << dump_json(findings_json(runs)) << "\n";
     return {};
   }
+  for (const ReportRun& run : runs) TRY(check_output(args, run));
   const std::string page = report_page(runs);
   TRY(write_file_atomic(env, args.output, page));
   for (const ReportRun& run : runs) print_findings(run);
