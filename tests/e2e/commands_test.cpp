@@ -100,6 +100,28 @@ TEST(Commands, DoctorSaysThatThereIsNoFolderForTemporaryFiles) {
   EXPECT_THAT(outcome.output, HasSubstr("nowhere"));
 }
 
+TEST(Commands, AWorkingFolderThatIsGoneIsSaid) {
+  const TaskFolder task;
+  std::filesystem::create_directory(task.path() / "gone");
+  const Outcome outcome = run("cd gone && rmdir ../gone && " + program("mortise") + " doctor", task.path());
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("the working folder cannot be found"));
+}
+
+// Its settings name every key.
+TEST(Commands, EvalOfARunWarnsOfNoKeyThatNobodyHasSet) {
+  const TaskFolder task;
+  ASSERT_EQ(task.mortise("train run.toml trainer.total_training_steps=1 rollout.n=2 data.val_files=data/val.jsonl "
+                         "data.val_max_samples=4")
+                .code,
+            0);
+  const Outcome outcome = task.mortise("eval out");
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, Not(HasSubstr("has no effect")));
+  EXPECT_THAT(task.mortise("eval out rollout.val_kwargs.top_p=0.5").output,
+              HasSubstr("'rollout.val_kwargs.top_p' has no effect: validation is greedy"));
+}
+
 TEST(Commands, NoOutputReplacesWhatIsRead) {
   const TaskFolder task;
   ASSERT_EQ(task.mortise("train run.toml trainer.total_training_steps=1 rollout.n=2").code, 0);
