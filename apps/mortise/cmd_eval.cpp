@@ -63,8 +63,9 @@ Result<> locate_run(const po::variables_map& options, std::string& file, std::ve
 Result<> set_num_completions(const po::variables_map& options, LoadedConfig& loaded) {
   const int64_t n = options["n"].as<int64_t>();
   if (n == 0) return {};
-  if (n < 1) return Error{ErrorKind::kConfig, "--n must be 1 or more", "mortise eval", ""};
+  if (n < 1) return Error{ErrorKind::kConfig, fmt::format("--n is {}", n), "mortise eval", "give 1 or more"};
   RunConfig& config = loaded.config;
+  loaded.positions["rollout.val_kwargs.n"] = "--n";
   for (const ValSet& set : TRY(val_sets(loaded))) {
     ValKwargs kwargs = set.kwargs;
     kwargs.n = n;

@@ -65,10 +65,7 @@ Result<SaveArguments> parse_save(Arguments args) {
     return bad("dtype", "is " + quote(a.dtype), "use one of " + dtype_list());
   }
   if (a.lora != "merged" && a.lora != "apart") return bad("lora", "is " + quote(a.lora), "use merged or apart");
-  std::error_code ignored;
-  if (std::filesystem::equivalent(a.model, a.out, ignored)) {
-    return bad("out", "names the same folder as --model", "name another folder");
-  }
+  TRY(check_distinct({"--model", a.model}, {"--out", a.out}, kCommand));
   return a;
 }
 

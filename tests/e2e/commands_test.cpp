@@ -133,12 +133,13 @@ TEST(Commands, NoOutputReplacesWhatIsRead) {
       {"chat render --template chat.jinja --in chats.jsonl --out chat.jinja", "chat.jinja"},
       {"generate --model model --config run.toml --prompts prompts.jsonl --out ./run.toml", "run.toml"},
       {"plugin eval reward length --config run.toml --inputs scored.jsonl --outputs run.toml", "run.toml"},
+      {"model save --model model --out new/../model/ --dtype float16", "model/model.safetensors"},
       {"report out -o out/metrics.jsonl", "out/metrics.jsonl"}};
   for (const auto& [words, file] : commands) {
     const std::string before = default_env().read_file(task.path() / file).value();
     const Outcome outcome = task.mortise(words);
     EXPECT_EQ(outcome.code, 2) << words << ": " << outcome.output;
-    EXPECT_THAT(outcome.output, HasSubstr("name another file to write")) << words;
+    EXPECT_THAT(outcome.output, HasSubstr("name another output")) << words;
     EXPECT_EQ(default_env().read_file(task.path() / file).value(), before) << words;
   }
 }
