@@ -55,7 +55,8 @@ class TurnLoop {
   void begin(size_t row);
   // A turn of the row; request_id is the row.
   void take(const RolloutSequence& sequence);
-  // Answers of the environment; waits for one up to `wait_ms`. An Error ends the run.
+  // Answers of the environment; waits for one up to `wait_ms`. An Error ends the run, also if already so many rows have
+  // failed that check_failures() would end it.
   Result<> advance(int wait_ms);
   [[nodiscard]] bool waits_for_environment() const { return !parts_.environment->is_idle(); }
 
