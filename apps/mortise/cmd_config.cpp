@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "commands.h"
 #include "config/check.h"
 #include "config/explain.h"
 #include "config/show.h"
-#include "commands.h"
 #include "config_command.h"
 #include "foundation/base/text.h"
 #include "import/import.h"

@@ -52,8 +52,8 @@ Result<> check_distinct(const FileOption& input, const FileOption& output, const
                     plain(input.path) == plain(output.path);
   if (!same) return {};
   return Error{ErrorKind::kConfig,
-               fmt::format("{} and {} are the same file or folder, {}", input.option, output.option, quote(input.path)), command,
-               "name another output"};
+               fmt::format("{} and {} are the same file or folder, {}", input.option, output.option, quote(input.path)),
+               command, "name another output"};
 }
 
 }  // namespace mortise

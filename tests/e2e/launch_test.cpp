@@ -107,8 +107,7 @@ TEST(Launch, ARankThatIsKilledIsNamedAndEndsTheRun) {
                               task.path());
   EXPECT_EQ(outcome.code, 7) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("was killed or crashed in '"));
-  EXPECT_THAT(outcome.output,
-              HasSubstr("rank 1 was killed by signal 9 (Killed); the log of rank 1 is in logs"));
+  EXPECT_THAT(outcome.output, HasSubstr("rank 1 was killed by signal 9 (Killed); the log of rank 1 is in logs"));
 }
 
 TEST(Launch, SignalsReachAllRanks) {

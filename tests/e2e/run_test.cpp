@@ -300,8 +300,8 @@ TEST(Run, WeightsThatDivergedEndItAndAreNotSaved) {
 // The estimator is not to blame for values that are not finite.
 TEST(Run, ACriticThatDivergedEndsItByItsOwnName) {
   const TaskFolder task;
-  const Outcome outcome = task.mortise(
-      "train run.toml algorithm.adv_estimator=gae critic.optim.lr=1e30 trainer.total_training_steps=5");
+  const Outcome outcome =
+      task.mortise("train run.toml algorithm.adv_estimator=gae critic.optim.lr=1e30 trainer.total_training_steps=5");
   EXPECT_EQ(outcome.code, 5) << outcome.output;
   EXPECT_NE(outcome.output.find("the critic gave a value that is not finite"), std::string::npos) << outcome.output;
   EXPECT_EQ(outcome.output.find("advantage_estimator"), std::string::npos) << outcome.output;

@@ -32,8 +32,8 @@ void add_source_metrics(const PromptBatch& prompts, const SampleBatch& samples, 
   if (by_source.size() < 2 || by_source.size() > kMostSources) return;
   for (const auto& [source, scores] : by_source) {
     if (scores.rows == 0.0) continue;
-    const auto added = metrics.add_user(fmt::format("train-core/{}/reward/mean", source), scores.sum, scores.rows,
-                                        Reduction::kMean);
+    const auto added =
+        metrics.add_user(fmt::format("train-core/{}/reward/mean", source), scores.sum, scores.rows, Reduction::kMean);
     if (!added.ok()) log_warn_once("a data source has no metric of its own: " + added.error().to_string());
   }
 }
