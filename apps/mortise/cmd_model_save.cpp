@@ -83,6 +83,10 @@ Result<> run_save(const SaveArguments& given) {
   options.dtype = a.dtype;
   options.max_shard_bytes = TRY(parse_size(a.max_shard_size));
   options.lora = a.lora == "apart" ? LoraSave::kApart : LoraSave::kMerged;
+  if (is_adapter_folder(env, a.model)) {
+    const Path base = TRY(find_model_folder(env, a.model));
+    TRY(check_distinct({"the adapter's base", base.string()}, {"--out", a.out}, kCommand));
+  }
   const Model model = TRY(Model::load(env, a.model, a.dtype == "float64" ? "float64" : "float32"));
   if (options.lora == LoraSave::kApart && model.has_adapter()) {
     const LoraConfig config = TRY(read_lora_config(env, a.model));

@@ -98,7 +98,7 @@ int run(int argc, char** argv) {
   }
   std::error_code gone;
   (void)std::filesystem::current_path(gone);
-  if (gone)  // libraries end the process without it
+  if (gone && !mortise::wants_help(mortise::Arguments(words)))  // libraries end the process without it
     return mortise::fail({mortise::ErrorKind::kConfig, "the working folder cannot be found: " + gone.message(),
                           "mortise", "change into a folder that exists"});
   if (!command->joins_ranks) {

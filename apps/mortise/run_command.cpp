@@ -4,9 +4,11 @@
 #include <fmt/core.h>
 #include <algorithm>
 #include <iostream>
+#include <set>
 
 #include "command_line.h"
 #include "config/fields.h"
+#include "config/unused.h"
 #include "dist/launch/rank_place.h"
 #include "foundation/base/choice.h"
 #include "foundation/base/log.h"
@@ -97,9 +99,13 @@ Result<RunCommand> parse_run_command(Arguments args, const po::options_descripti
   TRY(tighten_trust(command, file, overrides));
   for (const std::string& note : command.config.notes) log_info(note);
   // The settings of a run's folder are all written down. Nobody has set those that have no effect here.
-  const bool is_of_run = file != given;
+  std::set<std::string> of_nobody;
+  if (file != given) {
+    for (const Error& unused : unused_keys(command.config, use))
+      if (unused.where.starts_with(file + ":")) of_nobody.insert(unused.to_string());
+  }
   for (const Error& warning : TRY(check_config(command.config, use)))
-    if (!is_of_run || warning.where.starts_with("override")) log_warn(warning.to_string());
+    if (!of_nobody.contains(warning.to_string())) log_warn(warning.to_string());
   TRY(resolve_hub_names(default_env(), command.config, locks_of(command, file)));
   return command;
 }

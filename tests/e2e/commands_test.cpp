@@ -125,6 +125,10 @@ TEST(Commands, EvalOfARunWarnsOfNoKeyThatNobodyHasSet) {
 TEST(Commands, NoOutputReplacesWhatIsRead) {
   const TaskFolder task;
   ASSERT_EQ(task.mortise("train run.toml trainer.total_training_steps=1 rollout.n=2").code, 0);
+  ASSERT_EQ(task.mortise("train run.toml trainer.total_training_steps=1 rollout.n=2 model.lora_rank=2 "
+                         "trainer.default_local_dir=lora")
+                .code,
+            0);
   task.write("chat.jinja", "{{ messages[0]['content'] }}");
   task.write("chats.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"1+1=\"}]}\n");
   task.write("prompts.jsonl", "{\"prompt\": \"1+1=\"}\n");
@@ -134,6 +138,8 @@ TEST(Commands, NoOutputReplacesWhatIsRead) {
       {"generate --model model --config run.toml --prompts prompts.jsonl --out ./run.toml", "run.toml"},
       {"plugin eval reward length --config run.toml --inputs scored.jsonl --outputs run.toml", "run.toml"},
       {"model save --model model --out new/../model/ --dtype float16", "model/model.safetensors"},
+      {"model save --model lora/global_step_1/huggingface --out ./model", "model/model.safetensors"},
+      {"report out -o out/./mortise.lock", "out/mortise.lock"},
       {"report out -o out/metrics.jsonl", "out/metrics.jsonl"}};
   for (const auto& [words, file] : commands) {
     const std::string before = default_env().read_file(task.path() / file).value();

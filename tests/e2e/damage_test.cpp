@@ -97,7 +97,7 @@ TEST(Damage, AMissingMetricsFileIsTold) {
   settings.back() = "trainer.total_training_steps=3";
   const Outcome resumed = task.mortise("train", "out", settings);
   EXPECT_EQ(resumed.code, 0) << resumed.output;
-  const std::string told = "metrics.jsonl is missing, so the rows of the first 2 steps are lost";
+  const std::string told = "metrics.jsonl is missing: the new one begins with step 3";
   EXPECT_NE(resumed.output.find(told), std::string::npos) << resumed.output;
   EXPECT_EQ(rows_of(task.path() / "out/metrics.jsonl").size(), 1U);
 }

@@ -13,6 +13,7 @@ namespace mortise::test {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 // A turn ends with a digit below 5. The game answers three times, and likes even answers.
 constexpr const char* kGame = R"(
@@ -291,6 +292,7 @@ TEST_F(Turns, TooManyFailuresEndTheRunWithTheReason) {
       "actor.ppo_mini_batch_size=12 plugins.max_failed_fraction=0.05",
       "GAME_RAISE=2");
   EXPECT_NE(ended.code, 0);
+  // The third failure is one too many. The fourth row of the prompt may answer at the same time.
   EXPECT_THAT(ended.output, testing::ContainsRegex("the environment failed on [34] of 48 rows"));
   EXPECT_THAT(ended.output, HasSubstr("no such move"));
 }
@@ -302,7 +304,8 @@ TEST_F(Turns, AGameThatHangsEndsTheRunBeforeAllRowsHaveFailed) {
       "train run.toml rollout.multi_turn.params.class=slow.py:Slow rollout.multi_turn.timeout=1s plugins.num_workers=1 "
       "rollout.multi_turn.reward_weight=0 reward.0.use=length");
   EXPECT_EQ(ended.code, 9) << ended.output;
-  EXPECT_THAT(ended.output, testing::ContainsRegex("the environment failed on [45] of 32 rows"));
+  EXPECT_THAT(ended.output, testing::ContainsRegex("the environment failed on [0-9]+ of 32 rows"));
+  EXPECT_THAT(ended.output, Not(HasSubstr("the environment failed on 32 of 32 rows")));
   EXPECT_THAT(ended.output, HasSubstr("rollout.multi_turn.timeout"));
 }
 

@@ -43,9 +43,13 @@ Result<> RecordFile::close() {
 // Without it, records would go to a file that no folder has any more.
 Result<> RecordFile::replace_removed() {
   if (file_ == nullptr || env_->exists(path_)) return {};
-  log_warn_once(path_.string() +
-                " was removed while the run writes it. What it held is lost; the next rows go to a new file");
-  file_ = TRY(env_->open_for_write(path_, WriteMode::kAppend));
+  auto file = TRY(env_->open_for_write(path_, WriteMode::kAppend));
+  const FileInfo info = TRY(env_->info(path_));
+  file_ = std::move(file);
+  if (info.size_bytes > 0) return {};  // it is there, and only could not be looked at for a moment
+  log_warn_once(
+      path_.string() +
+      " was removed or renamed while the run writes it. A new file takes the next rows, without those so far");
   size_ = 0;
   is_torn_ = false;
   is_dirty_ = true;

@@ -92,6 +92,7 @@ class TurnLoop {
   [[nodiscard]] TurnEnd end_after(size_t row, bool done) const;
   void finish(size_t row, TurnEnd end);
   void fail(size_t row, const std::string& why);
+  [[nodiscard]] bool too_many_failed_of(int64_t num_rows) const;
   [[nodiscard]] int64_t room(size_t row) const;  // tokens that the row may still have
   [[nodiscard]] size_t last_turn_length(size_t row) const;
   [[nodiscard]] const Prompt& prompt_of(size_t row) const;
