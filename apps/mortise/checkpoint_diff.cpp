@@ -12,6 +12,7 @@
 #include "checkpoint_command.h"
 #include "config/load.h"
 #include "config/show.h"
+#include "foundation/base/shown_text.h"
 #include "foundation/base/tensor_pieces.h"
 #include "foundation/base/text.h"
 #include "model/weights/weight_files.h"
@@ -161,8 +162,9 @@ void print_texts(const char* title, const Changes& changes, std::ostream& out) {
   if (changes.empty()) return;
   out << title << "\n";
   for (const auto& [key, change] : changes)
-    out << fmt::format("  {}: {} -> {}\n", key, change.before.empty() ? "not there" : change.before,
-                       change.after.empty() ? "not there" : change.after);
+    out << one_line(fmt::format("  {}: {} -> {}", key, change.before.empty() ? "not there" : change.before,
+                                change.after.empty() ? "not there" : change.after))
+        << "\n";
 }
 
 Json texts_json(const Changes& changes) {
@@ -218,10 +220,10 @@ void print_differences(const CheckpointDifferences& differences, std::ostream& o
   print_texts("state", differences.state, out);
   out << fmt::format("tensors: {} of {} differ\n", differences.tensors.size(), differences.num_tensors);
   for (const ChangedTensor& tensor : differences.tensors) {
-    out << "  " << tensor.name << ": ";
+    out << "  " << one_line(tensor.name) << ": ";
     if (tensor.num_numbers != 0) out << fmt::format("{} of {} numbers", tensor.num_different, tensor.num_numbers);
     if (tensor.num_numbers != 0 && !tensor.note.empty()) out << ", ";
-    out << tensor.note;
+    out << one_line(tensor.note);
     if (tensor.note.empty()) out << fmt::format(", by at most {:.3g}", tensor.max_abs_difference);
     out << "\n";
   }

@@ -57,6 +57,7 @@ Result<ChatArguments> parse_chat(Arguments args) {
   if (const auto words = words_of(given); !words.empty()) return bad("unexpected word " + quote(words.front()));
   if (parsed.model.empty() == parsed.template_file.empty()) return bad("give either --model or --template");
   TRY(check_distinct({"--in", parsed.in}, {"--out", parsed.out}, "mortise chat"));
+  TRY(check_distinct({"--template", parsed.template_file}, {"--out", parsed.out}, "mortise chat"));
   return parsed;
 }
 

@@ -160,7 +160,7 @@ Result<> verify_checkpoints(Env& env, const CheckpointArguments& args) {
   }
   if (args.json) std::cout << dump_json(Json{{"whole", errors.empty()}, {"checkpoints", rows}}) << "\n";
   if (errors.empty()) return {};
-  for (size_t i = 1; i < errors.size(); ++i) std::cerr << "error: " << errors[i].to_string() << "\n";
+  for (size_t i = 1; i < errors.size(); ++i) fail(errors[i]);
   return errors[0];
 }
 
@@ -175,7 +175,7 @@ Json inspected(Env& env, const Checkpoint& checkpoint) {
     files.push_back({{"path", entry.path}, {"bytes", entry.size_bytes}, {"sha256", entry.sha256}});
   const auto lock = read_json_file(env, checkpoint.path() / kPackLockFile);
   const Json* uses = lock.ok() ? json_find(*lock, "uses") : nullptr;
-  out["plugins"] = uses == nullptr ? Json::array() : *uses;
+  out["plugins"] = uses == nullptr || !uses->is_array() ? Json::array() : *uses;
   Json& objects = out["state"] = Json::object();
   for (const auto& [object, values] : checkpoint.state().scalars) {
     Json& scalars = objects[object]["scalars"] = Json::object();
@@ -190,23 +190,29 @@ Json inspected(Env& env, const Checkpoint& checkpoint) {
   return out;
 }
 
+// A text of the lock; "" if it is missing or no text. A checkpoint of someone else may hold anything.
+std::string lock_text(const Json& use, std::string_view key) {
+  const Json* text = json_find(use, key);
+  return text != nullptr && text->is_string() ? one_line(text->get_ref<const std::string&>()) : std::string();
+}
+
 void print_inspected(const Json& all) {
   std::cout << fmt::format("{}\n\nfiles\n", all["path"].get<std::string>());
   for (const Json& file : all["files"])
     std::cout << fmt::format("  {:>10}  {}\n", format_bytes(file["bytes"].get<uint64_t>()),
-                             file["path"].get<std::string>());
+                             one_line(file["path"].get<std::string>()));
   std::cout << "\nplugins\n";
   for (const Json& use : all["plugins"])
-    std::cout << fmt::format("  {} {}: {} {}\n", use.value("kind", ""), use.value("name", ""), use.value("pack", ""),
-                             use.value("version", ""));
+    std::cout << fmt::format("  {} {}: {} {}\n", lock_text(use, "kind"), lock_text(use, "name"), lock_text(use, "pack"),
+                             lock_text(use, "version"));
   std::cout << "\nstate\n";
   for (const auto& [object, parts] : all["state"].items()) {
-    std::cout << "  " << object;
+    std::cout << "  " << one_line(object);
     if (!parts["tensors"].empty())
       std::cout << ": " << counted(static_cast<int64_t>(parts["tensors"].size()), "tensor");
     std::cout << "\n";
     for (const auto& [key, value] : parts["scalars"].items())
-      std::cout << fmt::format("    {} = {}\n", key, shorten(one_line(value.get<std::string>()), 90));
+      std::cout << fmt::format("    {} = {}\n", one_line(key), shorten(one_line(value.get<std::string>()), 90));
   }
   std::cout << "\n`mortise checkpoint inspect --json` lists the tensors and the hashes too.\n";
 }
@@ -239,7 +245,8 @@ Result<> diff_checkpoint(Env& env, const CheckpointArguments& args) {
 // ---- export ----
 
 Result<> export_model(Env& env, const CheckpointArguments& args) {
-  const Path out = args.words[1];
+  Path out = args.words[1];
+  if (!out.has_filename()) out = out.parent_path();  // "model/" is the folder "model"
   if (env.exists(out))
     return Error{ErrorKind::kDisk, "the folder exists already", out.string(), "name a folder that is not there yet"};
   const Checkpoint checkpoint = TRY(open_checkpoint(env, args.words[0]));

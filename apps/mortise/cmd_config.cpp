@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "commands.h"
 #include "config/check.h"
 #include "config/explain.h"
 #include "config/show.h"
@@ -60,11 +61,6 @@ import   translates another framework's settings: YAML, JSON, an argument list o
 Overrides: a.b=VALUE (TOML, bare text, or null), reward.0.weight=2, ~a.b (back to the default).
 )";
 
-int fail_config(const Error& error) {
-  std::cerr << "error: " << error.to_string() << "\n";
-  return static_cast<int>(error.kind);
-}
-
 int print(const std::string& text) {
   std::cout << text << (text.ends_with('\n') ? "" : "\n");  // main looks whether it could be printed
   return 0;
@@ -76,7 +72,7 @@ Error bad_usage(std::string what) {
   return {ErrorKind::kConfig, std::move(what), kProgram, "`mortise config --help` shows the usage"};
 }
 
-int usage_error(const std::string& what) { return fail_config(bad_usage(what)); }
+int usage_error(const std::string& what) { return fail(bad_usage(what)); }
 
 struct ShowArguments {
   std::string file;
@@ -275,12 +271,12 @@ int run_config(std::span<const std::string> args, ParamExplainer explain_param, 
     return print(dump_json(config_schema(), 2));
   }
   if (command != "show" && command != "explain" && command != "import")
-    return fail_config(
+    return fail(
         unknown_word("command", command, std::vector<std::string>{"show", "explain", "schema", "import"}, kProgram));
   const Result<std::string> text = command == "show"      ? show(rest, remarks)
                                    : command == "explain" ? explain(rest, explain_param)
                                                           : import_file(rest);
-  if (!text) return fail_config(text.error());
+  if (!text) return fail(text.error());
   return text->empty() ? 0 : print(*text);
 }
 

@@ -14,6 +14,7 @@
 #include "foundation/base/cpus.h"
 #include "foundation/base/folder_lock.h"
 #include "foundation/base/log.h"
+#include "foundation/base/private_folder.h"
 #include "foundation/base/shown_text.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
@@ -247,16 +248,16 @@ std::vector<MachineFinding> try_workers(PluginRegistry& registry) {
 
 MachineFinding program_that_runs(Env& env, const std::string& subject, const std::vector<std::string>& words,
                                  const std::string& works, const std::string& next) {
-  const Path folder = std::filesystem::temp_directory_path() / unique_name(env, "mortise_doctor_");
-  MachineFinding out{.subject = subject, .text = works, .next = {}};
-  bool done = env.create_dirs(folder).ok();
-  if (done) {
-    const auto outcome = run_child(words, folder, folder / "log", std::chrono::seconds(60));
-    done = outcome.ok() && outcome->code == 0;
+  const auto folder = make_private_folder("mortise_doctor_");
+  if (!folder.ok()) {
+    MachineFinding out = failed("temporary files", folder.error());
+    out.health = Health::kNote;  // only some commands need them
+    return out;
   }
-  (void)remove_tree(env, folder);
-  if (!done) out = {subject, Health::kNote, fmt::format("{} does not work", subject), next};
-  return out;
+  const auto outcome = run_child(words, *folder, *folder / "log", std::chrono::seconds(60));
+  (void)remove_tree(env, *folder);
+  if (outcome.ok() && outcome->code == 0) return {.subject = subject, .text = works, .next = {}};
+  return {subject, Health::kNote, fmt::format("{} does not work", subject), next};
 }
 
 std::vector<MachineFinding> examine(Env& env, const Path& folder) {

@@ -4,6 +4,7 @@
 #include "as_rank.h"
 #include "checkpoint/reader.h"
 #include "config/val_sets.h"
+#include "foundation/base/shown_text.h"
 #include "foundation/formats/json.h"
 #include "run_command.h"
 #include "train/loop/trainer.h"
@@ -62,8 +63,9 @@ Result<> locate_run(const po::variables_map& options, std::string& file, std::ve
 Result<> set_num_completions(const po::variables_map& options, LoadedConfig& loaded) {
   const int64_t n = options["n"].as<int64_t>();
   if (n == 0) return {};
-  if (n < 1) return Error{ErrorKind::kConfig, "--n must be 1 or more", "mortise eval", ""};
+  if (n < 1) return Error{ErrorKind::kConfig, fmt::format("--n is {}", n), "mortise eval", "give 1 or more"};
   RunConfig& config = loaded.config;
+  loaded.positions["rollout.val_kwargs.n"] = "--n";
   for (const ValSet& set : TRY(val_sets(loaded))) {
     ValKwargs kwargs = set.kwargs;
     kwargs.n = n;
@@ -90,7 +92,8 @@ Result<int> eval_as_rank(const RunCommand& command, Communicator& ranks) {
     std::cout << dump_json(metrics) << "\n";
     return 0;
   }
-  for (const auto& [name, value] : metrics.items()) std::printf("%-48s %s\n", name.c_str(), dump_json(value).c_str());
+  for (const auto& [name, value] : metrics.items())
+    std::cout << fmt::format("{:<48} {}\n", one_line(name), dump_json(value));
   return 0;
 }
 

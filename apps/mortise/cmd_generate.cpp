@@ -122,6 +122,8 @@ Result<GenerateArguments> parse_generate(Arguments args) {
   TRY(check_distinct({"--prompts", out.files["--prompts"]}, {"--out", out.files["--out"]}, "mortise generate"));
   TRY(check_distinct({"--prompts", out.files["--prompts"]},
                      {"the rows before they are all there", out.files["--out"] + ".partial"}, "mortise generate"));
+  if (const auto config = out.files.find("--config"); config != out.files.end())
+    TRY(check_distinct({"--config", config->second}, {"--out", out.files["--out"]}, "mortise generate"));
   return out;
 }
 

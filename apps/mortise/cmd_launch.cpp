@@ -117,8 +117,9 @@ Result<int> run_launch(Arguments args) {
   const Path log = options.log_folder / fmt::format("rank_{}.log", end.rank);
   const std::string tail = end.rank > 0 ? end_of_log(log) : "";
   if (!tail.empty()) log_info(fmt::format("the end of {}:\n{}", log.string(), tail));
-  log_error(
-      fmt::format("{}; the logs of ranks 1 to {} are in {}", end.text, command.nproc - 1, options.log_folder.string()));
+  const std::string logs =
+      command.nproc == 2 ? "the log of rank 1 is" : fmt::format("the logs of ranks 1 to {} are", command.nproc - 1);
+  log_error(fmt::format("{}; {} in {}", end.text, logs, options.log_folder.string()));
   return end.code;
 }
 

@@ -54,7 +54,10 @@ Error bad(const std::string& option, const std::string& problem, const std::stri
 
 Result<SaveArguments> parse_save(Arguments args) {
   SaveArguments a;
-  TRY(parse_words(args, save_options(a), kCommand));
+  const auto words = words_of(TRY(parse_words(args, save_options(a), kCommand)));
+  if (!words.empty())
+    return Error{ErrorKind::kConfig, "unexpected word " + quote(words.front()), kCommand,
+                 "`mortise model save --help` shows the usage"};
   if (a.model.empty()) return bad("model", "is missing", "name the folder to read");
   if (a.out.empty()) return bad("out", "is missing", "name the folder to write");
   const auto dtype = parse_choice<SaveDtype>(a.dtype);
@@ -62,10 +65,7 @@ Result<SaveArguments> parse_save(Arguments args) {
     return bad("dtype", "is " + quote(a.dtype), "use one of " + dtype_list());
   }
   if (a.lora != "merged" && a.lora != "apart") return bad("lora", "is " + quote(a.lora), "use merged or apart");
-  std::error_code ignored;
-  if (std::filesystem::equivalent(a.model, a.out, ignored)) {
-    return bad("out", "names the same folder as --model", "name another folder");
-  }
+  TRY(check_distinct({"--model", a.model}, {"--out", a.out}, kCommand));
   return a;
 }
 
@@ -83,6 +83,10 @@ Result<> run_save(const SaveArguments& given) {
   options.dtype = a.dtype;
   options.max_shard_bytes = TRY(parse_size(a.max_shard_size));
   options.lora = a.lora == "apart" ? LoraSave::kApart : LoraSave::kMerged;
+  if (is_adapter_folder(env, a.model)) {
+    const Path base = TRY(find_model_folder(env, a.model));
+    TRY(check_distinct({"the adapter's base", base.string()}, {"--out", a.out}, kCommand));
+  }
   const Model model = TRY(Model::load(env, a.model, a.dtype == "float64" ? "float64" : "float32"));
   if (options.lora == LoraSave::kApart && model.has_adapter()) {
     const LoraConfig config = TRY(read_lora_config(env, a.model));

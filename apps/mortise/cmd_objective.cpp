@@ -183,6 +183,7 @@ Result<int> run_objective(Arguments args, const po::options_description& options
                      {"--outputs", values["outputs"].as<std::string>()}, "mortise objective"));
   const std::vector<std::string> overrides(words.begin() + 1, words.end());
   const std::string file = values.count("config") != 0 ? values["config"].as<std::string>() : "";
+  TRY(check_distinct({"--config", file}, {"--outputs", values["outputs"].as<std::string>()}, "mortise objective"));
   ObjectiveCommand command{TRY(load_config(default_env(), file, overrides)), values["inputs"].as<std::string>(),
                            values["outputs"].as<std::string>()};
   for (const std::string& note : command.config.notes) std::cerr << note << "\n";

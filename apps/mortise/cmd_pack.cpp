@@ -3,7 +3,6 @@
 
 #include <array>
 
-#include "foundation/base/shown_text.h"
 #include "pack_command.h"
 #include "unknown_word.h"
 
@@ -38,12 +37,6 @@ void print_pack_usage(std::ostream& out) {
   out << "\n`mortise pack COMMAND --help` tells more. Every command takes --json.\n";
 }
 
-// An error may quote what a stranger's archive or index says: nothing that a terminal would obey is printed.
-int fail_shown(Error error) {
-  for (std::string* text : {&error.what, &error.where, &error.next}) *text = without_controls(*text);
-  return fail(error);
-}
-
 }  // namespace
 
 int cmd_pack(Arguments args) {
@@ -62,7 +55,7 @@ int cmd_pack(Arguments args) {
     names.emplace_back(command.name);
     if (name != command.name) continue;
     const Result<> done = command.run(args.subspan(1));
-    return done.ok() ? 0 : fail_shown(done.error());
+    return done.ok() ? 0 : fail(done.error());
   }
   return fail(unknown_word("command", name, names, "mortise pack"));
 }

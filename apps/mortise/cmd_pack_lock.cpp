@@ -46,7 +46,7 @@ Result<> pack_lock(Arguments args) {
   std::vector<std::string> overrides;
   std::string file;
   for (const std::string& word : words_of(*given)) {
-    if (word.find('=') != std::string::npos) {
+    if (word.find('=') != std::string::npos || word.starts_with('~')) {
       overrides.push_back(word);
     } else if (file.empty()) {
       file = word;

@@ -272,7 +272,10 @@ Result<PluginEval> read_eval(const po::variables_map& given) {
     return plugin_usage_error("eval needs --inputs and --outputs");
   eval.inputs = given["inputs"].as<std::string>();
   eval.outputs = given["outputs"].as<std::string>();
-  TRY(check_distinct({"--inputs", eval.inputs.string()}, {"--outputs", eval.outputs.string()}, "mortise plugin eval"));
+  const FileOption outputs{"--outputs", eval.outputs.string()};
+  TRY(check_distinct({"--inputs", eval.inputs.string()}, outputs, "mortise plugin eval"));
+  if (given.count("config") != 0)
+    TRY(check_distinct({"--config", given["config"].as<std::string>()}, outputs, "mortise plugin eval"));
   eval.seed = given["seed"].as<uint64_t>();
   eval.step = given["step"].as<int64_t>();
   TRY(read_isolation(given, eval));

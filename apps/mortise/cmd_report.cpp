@@ -1,6 +1,8 @@
 // `mortise report`: one HTML page about one or more runs, and on the console what looks wrong in them.
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <iostream>
 
 #include "command_line.h"
@@ -46,6 +48,19 @@ Result<ReportArguments> parse_report(Arguments args) {
   return out;
 }
 
+// The page must not replace a file of a run, in its folder or elsewhere. It may replace an older page.
+Result<> check_output(const ReportArguments& args, const ReportRun& run) {
+  for (const auto& [step, file] : run.history.completion_files)
+    TRY(check_distinct({"a file of the run", file.string()}, {"--output", args.output}, kReportCommand));
+  std::error_code failed;
+  const Path output = std::filesystem::weakly_canonical(args.output, failed);
+  const Path folder = std::filesystem::weakly_canonical(run.history.folder, failed);
+  const bool is_inside = std::ranges::mismatch(folder, output).in1 == folder.end();
+  if (failed || !is_inside || output.extension() == ".html" || !default_env().exists(output)) return {};
+  return Error{ErrorKind::kConfig, fmt::format("--output is a file of the run, {}", quote(args.output)), kReportCommand,
+               "name another output"};
+}
+
 void print_findings(const ReportRun& run) {
   std::cout << fmt::format(
       "{}: {}, {}\n", run.history.folder.string(), counted(run.history.last_step, "step"),
@@ -64,6 +79,7 @@ Result<> run_report(const ReportArguments& args) {
     std::cout << dump_json(findings_json(runs)) << "\n";
     return {};
   }
+  for (const ReportRun& run : runs) TRY(check_output(args, run));
   const std::string page = report_page(runs);
   TRY(write_file_atomic(env, args.output, page));
   for (const ReportRun& run : runs) print_findings(run);

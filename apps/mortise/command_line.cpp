@@ -41,14 +41,19 @@ Result<po::variables_map> parse_words(Arguments args, const po::options_descript
 }
 
 Result<> check_distinct(const FileOption& input, const FileOption& output, const std::string& command) {
+  // Without "new/..", whose folder is only made for the output, and without a slash at the end.
+  const auto plain = [](const std::string& text) {
+    const auto path = std::filesystem::path(text).lexically_normal();
+    return path.has_filename() ? path : path.parent_path();
+  };
   std::error_code ignored;  // a file that is not there yet is another one, unless it is spelt alike
-  const bool same =
-      std::filesystem::equivalent(input.path, output.path, ignored) ||
-      std::filesystem::path(input.path).lexically_normal() == std::filesystem::path(output.path).lexically_normal();
+  const bool same = std::filesystem::equivalent(input.path, output.path, ignored) ||
+                    std::filesystem::equivalent(input.path, plain(output.path), ignored) ||
+                    plain(input.path) == plain(output.path);
   if (!same) return {};
   return Error{ErrorKind::kConfig,
-               fmt::format("{} and {} are the same file, {}", input.option, output.option, quote(input.path)), command,
-               "name another file to write"};
+               fmt::format("{} and {} are the same file or folder, {}", input.option, output.option, quote(input.path)),
+               command, "name another output"};
 }
 
 }  // namespace mortise

@@ -20,7 +20,7 @@ inline std::vector<std::string> words_of(const boost::program_options::variables
   return given["words"].as<std::vector<std::string>>();
 }
 
-// One file must not be both input and output: an Error if both options name the same file, by any path.
+// One file or folder must not be both input and output: an Error if both options name the same one, by any path.
 struct FileOption {
   const char* option;  // "--in"
   std::string path;

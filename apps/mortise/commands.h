@@ -6,6 +6,7 @@
 #include <string>
 
 #include "foundation/base/result.h"
+#include "foundation/base/shown_text.h"
 
 namespace mortise {
 
@@ -33,9 +34,10 @@ int cmd_top(Arguments args);
 int cmd_serve(Arguments args);
 int cmd_config(Arguments args);
 
-// Prints "error: ..." to standard error and returns the kind's exit code.
+// Prints "error: ..." to standard error and returns the kind's exit code. An error may quote a file of someone else:
+// nothing that a terminal would obey is printed.
 inline int fail(const Error& error) {
-  std::cerr << "error: " << error.to_string() << "\n";
+  std::cerr << "error: " << without_controls(error.to_string()) << "\n";
   return static_cast<int>(error.kind);
 }
 

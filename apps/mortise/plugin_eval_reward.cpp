@@ -40,14 +40,15 @@ class RowReader {
     return integer("group_index", place_);
   }
 
-  Result<> append_to(RewardBatch& batch) const {
+  // `in_group`: how many rows of each group the batch has.
+  Result<> append_to(RewardBatch& batch, std::map<int64_t, int64_t>& in_group) const {
     TRY(append_prompt(batch));
     batch.completion.append(TRY(completion()));
     batch.prompt_ids.append(TRY(ids("prompt_token_ids")));
     batch.completion_ids.append(TRY(ids("completion_token_ids")));
     batch.finish_reason.push_back(TRY(finish_reason()));
     const int64_t group = TRY(this->group());
-    const auto place = std::count(batch.group_index.begin(), batch.group_index.end(), group);
+    const int64_t place = in_group[group]++;
     batch.group_index.push_back(group);
     batch.sample_index.push_back(TRY(integer("sample_index", place)));
     batch.row_id.push_back(batch.num_rows);
@@ -175,9 +176,10 @@ Result<Rows> read_rows(const std::filesystem::path& path, const DeclaredColumns&
   while (auto row = TRY(reader.next())) lines.push_back(std::move(*row));
   Rows rows;
   rows.place.resize(lines.size());
+  std::map<int64_t, int64_t> in_group;
   for (const size_t i : TRY(batch_order(path, lines))) {
     rows.place[i] = rows.values.size();
-    TRY(RowReader(path, lines[i], i).append_to(rows.batch));
+    TRY(RowReader(path, lines[i], i).append_to(rows.batch, in_group));
     rows.values.push_back(std::move(lines[i].value));
   }
   TRY(add_columns(path, lines, declared, rows));

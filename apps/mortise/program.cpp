@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <string_view>
 #include <vector>
@@ -95,6 +96,11 @@ int run(int argc, char** argv) {
             ? mortise::unknown_word("option", words[0], std::vector<std::string>{"--help", "--version"}, "mortise")
             : mortise::unknown_word("command", words[0], names, "mortise"));
   }
+  std::error_code gone;
+  (void)std::filesystem::current_path(gone);
+  if (gone && !mortise::wants_help(mortise::Arguments(words)))  // libraries end the process without it
+    return mortise::fail({mortise::ErrorKind::kConfig, "the working folder cannot be found: " + gone.message(),
+                          "mortise", "change into a folder that exists"});
   if (!command->joins_ranks) {
     const auto place = mortise::find_rank_place(mortise::process_variables());
     if (place.ok() && place->size > 1) return mortise::fail(cannot_be_ranks(words[0], *place));

@@ -4,9 +4,11 @@
 #include <fmt/core.h>
 #include <algorithm>
 #include <iostream>
+#include <set>
 
 #include "command_line.h"
 #include "config/fields.h"
+#include "config/unused.h"
 #include "dist/launch/rank_place.h"
 #include "foundation/base/choice.h"
 #include "foundation/base/log.h"
@@ -86,15 +88,24 @@ Result<RunCommand> parse_run_command(Arguments args, const po::options_descripti
       return second_word(word, program);
   }
   if (file.empty()) {
+    const char* example = use == ConfigUse::kSft ? "quickstart_sft" : "quickstart";
     return Error{ErrorKind::kConfig, "no config file was given", program,
-                 fmt::format("give one: `{} configs/quickstart.toml`", program)};
+                 fmt::format("give one: `{} configs/{}.toml`", program, example)};
   }
+  const std::string given = file;
   if (hooks.locate) TRY(hooks.locate(command.options, file, overrides));
   command.config = TRY(load_config(default_env(), file, overrides));
   if (hooks.adjust) TRY(hooks.adjust(command.options, command.config));
   TRY(tighten_trust(command, file, overrides));
   for (const std::string& note : command.config.notes) log_info(note);
-  for (const Error& warning : TRY(check_config(command.config, use))) log_warn(warning.to_string());
+  // The settings of a run's folder are all written down. Nobody has set those that have no effect here.
+  std::set<std::string> of_nobody;
+  if (file != given) {
+    for (const Error& unused : unused_keys(command.config, use))
+      if (unused.where.starts_with(file + ":")) of_nobody.insert(unused.to_string());
+  }
+  for (const Error& warning : TRY(check_config(command.config, use)))
+    if (!of_nobody.contains(warning.to_string())) log_warn(warning.to_string());
   TRY(resolve_hub_names(default_env(), command.config, locks_of(command, file)));
   return command;
 }

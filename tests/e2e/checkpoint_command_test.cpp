@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "foundation/formats/sha256.h"
 #include "program.h"
 #include "run_bits.h"
 
@@ -120,9 +121,42 @@ TEST_F(CheckpointCommand, InspectAndExport) {
   }
   EXPECT_GT(num_files, 2U);
   EXPECT_EQ(task_.mortise("eval run.toml data.val_files=data/val.jsonl model.path=out/model").code, 0);
-  const Outcome twice = task_.mortise("checkpoint export a out/model");
-  EXPECT_EQ(twice.code, 6);
-  EXPECT_THAT(twice.output, HasSubstr("the folder exists already"));
+  for (const char* folder : {"out/model", "out/model/"}) {
+    const Outcome twice = task_.mortise(std::string("checkpoint export a ") + folder);
+    EXPECT_EQ(twice.code, 6);
+    EXPECT_THAT(twice.output, HasSubstr("the folder exists already"));
+  }
+  EXPECT_EQ(task_.mortise("checkpoint export a out/other/").code, 0);
+  EXPECT_EQ(hash_of(task_.path() / "out/other/config.json"), hash_of(from / "config.json"));
+}
+
+// Gives an entry of a checkpoint another text, and makes the manifest agree.
+void forge(const Path& checkpoint, const std::string& entry, const std::string& text) {
+  const auto write = [](const Path& path, const std::string& bytes) {
+    ASSERT_OK(write_file_atomic(default_env(), path, bytes));
+  };
+  write(checkpoint / entry, text);
+  Json manifest = read_json_file(default_env(), checkpoint / "manifest.json").value();
+  for (Json& one : manifest["entries"]) {
+    if (one["path"] != entry) continue;
+    one["bytes"] = text.size();
+    one["sha256"] = sha256_hex(text);
+  }
+  manifest["sha256"] = "";
+  manifest["sha256"] = sha256_hex(dump_json(manifest, 1) + "\n");
+  write(checkpoint / "manifest.json", dump_json(manifest, 1) + "\n");
+}
+
+// Somebody else may have made the checkpoint.
+TEST_F(CheckpointCommand, InspectShowsAForgedLockAsText) {
+  forge(task_.path() / "a/global_step_2", "mortise.lock",
+        "{\"uses\": [{\"kind\": 7, \"name\": \"x\\u009b2J\", \"pack\": \"\\u001b[2J\"}, 3]}");
+  const Outcome shown = task_.mortise("checkpoint inspect a/global_step_2");
+  EXPECT_EQ(shown.code, 0) << shown.output;
+  EXPECT_THAT(shown.output, HasSubstr("   x\\xc2\\x9b2J: \\x1b[2J \n"));
+  forge(task_.path() / "a/global_step_2", "mortise.lock", "{\"uses\": 3}");
+  const Outcome empty = task_.mortise("checkpoint inspect a/global_step_2");
+  EXPECT_EQ(empty.code, 0) << empty.output;
 }
 
 }  // namespace

@@ -29,6 +29,7 @@ TEST(Commands, EveryMisspeltWordGetsTheRightOne) {
       {"model logprob --modl model", "did you mean '--model'?"},
       {"model savee", "there is no command 'savee'; did you mean 'save'?"},
       {"model save --modl x", "did you mean '--model'?"},
+      {"model save --model model --out saved dtype=bfloat16", "unexpected word 'dtype=bfloat16'"},
       {"tokenizer encod", "there is no command 'encod'; did you mean 'encode'?"},
       {"tokenizer encode --modell model", "did you mean '--model'?"},
       {"chat rendr", "there is no command 'rendr'; did you mean 'render'?"},
@@ -85,6 +86,77 @@ TEST(Commands, DoctorTriesWhatARunNeeds) {
   const Json notes = parse_json(bare.output, "doctor").value();
   EXPECT_EQ(health_of(notes, "python3"), "note") << bare.output;
   EXPECT_EQ(health_of(notes, "sandbox"), "note") << bare.output;
+}
+
+// A run needs no temporary files, but some commands do.
+TEST(Commands, DoctorSaysThatThereIsNoFolderForTemporaryFiles) {
+  const TaskFolder task;
+  const Outcome outcome = task.mortise("doctor --json --dir runs", "TMPDIR=nowhere " + program("mortise"));
+  const auto report = parse_json(outcome.output, "doctor");
+  ASSERT_TRUE(report.ok()) << outcome.output;
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_EQ(health_of(*report, "temporary files"), "note") << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("set TMPDIR to a folder in which you can write"));
+  EXPECT_THAT(outcome.output, HasSubstr("nowhere"));
+}
+
+TEST(Commands, AWorkingFolderThatIsGoneIsSaid) {
+  const TaskFolder task;
+  std::filesystem::create_directory(task.path() / "gone");
+  const Outcome outcome = run("cd gone && rmdir ../gone && " + program("mortise") + " doctor", task.path());
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("the working folder cannot be found"));
+}
+
+// Its settings name every key.
+TEST(Commands, EvalOfARunWarnsOfNoKeyThatNobodyHasSet) {
+  const TaskFolder task;
+  ASSERT_EQ(task.mortise("train run.toml trainer.total_training_steps=1 rollout.n=2 data.val_files=data/val.jsonl "
+                         "data.val_max_samples=4")
+                .code,
+            0);
+  const Outcome outcome = task.mortise("eval out");
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, Not(HasSubstr("has no effect")));
+  EXPECT_THAT(task.mortise("eval out rollout.val_kwargs.top_p=0.5").output,
+              HasSubstr("'rollout.val_kwargs.top_p' has no effect: validation is greedy"));
+}
+
+TEST(Commands, NoOutputReplacesWhatIsRead) {
+  const TaskFolder task;
+  ASSERT_EQ(task.mortise("train run.toml trainer.total_training_steps=1 rollout.n=2").code, 0);
+  ASSERT_EQ(task.mortise("train run.toml trainer.total_training_steps=1 rollout.n=2 model.lora_rank=2 "
+                         "trainer.default_local_dir=lora")
+                .code,
+            0);
+  task.write("chat.jinja", "{{ messages[0]['content'] }}");
+  task.write("chats.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"1+1=\"}]}\n");
+  task.write("prompts.jsonl", "{\"prompt\": \"1+1=\"}\n");
+  task.write("scored.jsonl", "{\"prompt\": \"1\", \"completion\": \"1\"}\n");
+  const std::pair<const char*, const char*> commands[] = {
+      {"chat render --template chat.jinja --in chats.jsonl --out chat.jinja", "chat.jinja"},
+      {"generate --model model --config run.toml --prompts prompts.jsonl --out ./run.toml", "run.toml"},
+      {"plugin eval reward length --config run.toml --inputs scored.jsonl --outputs run.toml", "run.toml"},
+      {"model save --model model --out new/../model/ --dtype float16", "model/model.safetensors"},
+      {"model save --model lora/global_step_1/huggingface --out ./model", "model/model.safetensors"},
+      {"report out -o out/./mortise.lock", "out/mortise.lock"},
+      {"report out -o out/metrics.jsonl", "out/metrics.jsonl"}};
+  for (const auto& [words, file] : commands) {
+    const std::string before = default_env().read_file(task.path() / file).value();
+    const Outcome outcome = task.mortise(words);
+    EXPECT_EQ(outcome.code, 2) << words << ": " << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("name another output")) << words;
+    EXPECT_EQ(default_env().read_file(task.path() / file).value(), before) << words;
+  }
+}
+
+TEST(Commands, AnErrorAboutAFileOfSomeoneElseControlsNoTerminal) {
+  const TaskFolder task;
+  task.write("model/tokenizer.json", "{\"model\": {\"type\": \"\\u009b2J\\u001b[2J\"}}");
+  task.write("texts.jsonl", "{\"text\": \"1\"}\n");
+  const Outcome outcome = task.mortise("tokenizer encode --model model --in texts.jsonl --out ids.jsonl");
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_THAT(outcome.output, HasSubstr("\\xc2\\x9b2J\\x1b[2J"));
 }
 
 TEST(Commands, ReportWritesOnePageAboutTwoRuns) {

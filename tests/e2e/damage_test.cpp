@@ -88,6 +88,20 @@ TEST(Damage, AHalfRowIsNotGluedToTheNextOne) {
   EXPECT_EQ(rows_of(metrics).size(), 3U) << after;
 }
 
+TEST(Damage, AMissingMetricsFileIsTold) {
+  const TinyTask task;
+  std::vector<std::string> settings{"trainer.save_freq=1", "actor.optim.lr_scheduler_type=constant",
+                                    "trainer.total_training_steps=2"};
+  ASSERT_EQ(task.mortise("train", "out", settings).code, 0);
+  ASSERT_OK(default_env().unlink(task.path() / "out/metrics.jsonl"));
+  settings.back() = "trainer.total_training_steps=3";
+  const Outcome resumed = task.mortise("train", "out", settings);
+  EXPECT_EQ(resumed.code, 0) << resumed.output;
+  const std::string told = "metrics.jsonl is missing: the new one begins with step 3";
+  EXPECT_NE(resumed.output.find(told), std::string::npos) << resumed.output;
+  EXPECT_EQ(rows_of(task.path() / "out/metrics.jsonl").size(), 1U);
+}
+
 // Every flipped bit and every cut of any file of a real checkpoint is found, and the one before it is used.
 TEST(Damage, FlippedBitsAndCutFilesOfACheckpointAreFound) {
   const TinyTask task;

@@ -56,7 +56,7 @@ TEST(Launch, CommandsThatAreOneProcessRefuseToBeRanks) {
   const Outcome launched = run(program() + " launch --nproc 2 plugin list", dir.path());
   EXPECT_EQ(launched.code, 2) << launched.output;
   EXPECT_THAT(launched.output, HasSubstr("`mortise plugin` runs as one process"));
-  EXPECT_THAT(launched.output, HasSubstr("ended with exit code 2; the logs of ranks 1 to 1 are in "));
+  EXPECT_THAT(launched.output, HasSubstr("ended with exit code 2; the log of rank 1 is in "));
 }
 
 TEST(Launch, OneRankIsTheCommandItself) {
@@ -107,8 +107,7 @@ TEST(Launch, ARankThatIsKilledIsNamedAndEndsTheRun) {
                               task.path());
   EXPECT_EQ(outcome.code, 7) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("was killed or crashed in '"));
-  EXPECT_THAT(outcome.output,
-              HasSubstr("rank 1 was killed by signal 9 (Killed); the logs of ranks 1 to 1 are in logs"));
+  EXPECT_THAT(outcome.output, HasSubstr("rank 1 was killed by signal 9 (Killed); the log of rank 1 is in logs"));
 }
 
 TEST(Launch, SignalsReachAllRanks) {

@@ -380,6 +380,8 @@ TEST_F(SignedPack, LocksAreOfRunsThatCanRun) {
   EXPECT_THAT(dir_.read("mortise.lock"), HasSubstr("test.versions"));
   EXPECT_EQ(lock("[[reward]]\nuse = \"aged\"\n", "actor.ppo_mini_batch_size=7").code, 2) << "sizes that do not divide";
   EXPECT_EQ(lock("[[reward]]\nuse = \"aged\"\nnonsense = 1\n").code, 2);
+  const Outcome removed = lock("[[reward]]\nuse = \"aged\"\n", "'~trainer.total_training_steps'");
+  EXPECT_EQ(removed.code, 0) << "train takes such a setting too: " << removed.output;
   EXPECT_EQ(lock("[[reward]]\nuse = \"agde\"\n").code, 4);
   json("trust --revoke k.pub");
   EXPECT_EQ(lock("[[reward]]\nuse = \"aged\"\n").code, 4);

@@ -297,6 +297,16 @@ TEST(Run, WeightsThatDivergedEndItAndAreNotSaved) {
   EXPECT_NE(lines_of(task.path() / "out/log.txt").find("the weights may have diverged"), std::string::npos);
 }
 
+// The estimator is not to blame for values that are not finite.
+TEST(Run, ACriticThatDivergedEndsItByItsOwnName) {
+  const TaskFolder task;
+  const Outcome outcome =
+      task.mortise("train run.toml algorithm.adv_estimator=gae critic.optim.lr=1e30 trainer.total_training_steps=5");
+  EXPECT_EQ(outcome.code, 5) << outcome.output;
+  EXPECT_NE(outcome.output.find("the critic gave a value that is not finite"), std::string::npos) << outcome.output;
+  EXPECT_EQ(outcome.output.find("advantage_estimator"), std::string::npos) << outcome.output;
+}
+
 // Fourteen updates on one batch. The first makes the weights diverge, and no sampling shows it before the step ends.
 TEST(Run, UpdatesThatAreNotFiniteAreSkippedUpToALimit) {
   const TaskFolder task;

@@ -13,6 +13,7 @@ namespace mortise::test {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 // A turn ends with a digit below 5. The game answers three times, and likes even answers.
 constexpr const char* kGame = R"(
@@ -291,8 +292,21 @@ TEST_F(Turns, TooManyFailuresEndTheRunWithTheReason) {
       "actor.ppo_mini_batch_size=12 plugins.max_failed_fraction=0.05",
       "GAME_RAISE=2");
   EXPECT_NE(ended.code, 0);
-  EXPECT_THAT(ended.output, HasSubstr("the environment failed on 4 of 48 rows"));
+  // The third failure is one too many. The fourth row of the prompt may answer at the same time.
+  EXPECT_THAT(ended.output, testing::ContainsRegex("the environment failed on [34] of 48 rows"));
   EXPECT_THAT(ended.output, HasSubstr("no such move"));
+}
+
+// Each row would cost its time limit.
+TEST_F(Turns, AGameThatHangsEndsTheRunBeforeAllRowsHaveFailed) {
+  dir_.write("slow.py", "import time\n\n\nclass Slow:\n    def step(self, text):\n        time.sleep(3600)\n");
+  const Outcome ended = mortise(
+      "train run.toml rollout.multi_turn.params.class=slow.py:Slow rollout.multi_turn.timeout=1s plugins.num_workers=1 "
+      "rollout.multi_turn.reward_weight=0 reward.0.use=length");
+  EXPECT_EQ(ended.code, 9) << ended.output;
+  EXPECT_THAT(ended.output, testing::ContainsRegex("the environment failed on [0-9]+ of 32 rows"));
+  EXPECT_THAT(ended.output, Not(HasSubstr("the environment failed on 32 of 32 rows")));
+  EXPECT_THAT(ended.output, HasSubstr("rollout.multi_turn.timeout"));
 }
 
 TEST_F(Turns, LimitsEndARowAndTheDumpSaysWhich) {
@@ -328,6 +342,9 @@ TEST_F(Turns, WhatCannotWorkIsRefusedBeforeTheFirstStep) {
   dir_.write("bad.py", "def f(x: int):\n    return x\n");
   EXPECT_THAT(refused("~rollout.multi_turn.params rollout.multi_turn.tools='[\"bad.py:f\"]'"),
               HasSubstr("no docstring"));
+  dir_.write("hints.py", "def f(x: 'Matrix'):\n    \"\"\"Doubles.\n\n    Args:\n        x: it\n    \"\"\"\n");
+  EXPECT_THAT(refused("~rollout.multi_turn.params rollout.multi_turn.tools='[\"hints.py:f\"]'"),
+              HasSubstr("the type hints of 'f' cannot be read: NameError"));
   dir_.write("short.jinja", "{{ messages[-1].content }}");
   EXPECT_THAT(refused("model.custom_chat_template=short.jinja"), HasSubstr("the chat template cannot continue"));
   dir_.write("text.jsonl", "{\"prompt\": \"1*1\", \"answer\": \"1\"}\n");

@@ -400,7 +400,7 @@ TEST_F(PythonReward, WhatCannotWorkIsSaidAtTheStart) {
   EXPECT_THAT(refusal("x = 1"), HasSubstr("has no functions of its own: say which with function"));
   EXPECT_THAT(refusal("def a(completions, **k): 1\ndef b(completions, **k): 1"), HasSubstr("has a, b: say which"));
   EXPECT_THAT(refusal("def f(completions, **k): 1", {{"function", "g"}}), HasSubstr("has no function 'g'; it has f"));
-  EXPECT_THAT(refusal("f = 3", {{"function", "f"}}), HasSubstr("is a int, not a function"));
+  EXPECT_THAT(refusal("f = 3", {{"function", "f"}}), HasSubstr("has the type int: it is not a function"));
   EXPECT_THAT(refusal("def f(a, b): 1"), HasSubstr("takes (a, b): neither (prompts, completions, ...)"));
   EXPECT_THAT(refusal("def f(a, b): 1", {{"style", "verl"}}), HasSubstr("needs 'a', 'b'"));
   EXPECT_THAT(refusal("def f(x:\n  1"), AllOf(HasSubstr("SyntaxError"), HasSubstr("my_reward.py:1")));
@@ -415,6 +415,8 @@ TEST_F(PythonReward, WhatCannotWorkIsSaidAtTheStart) {
   EXPECT_THAT(refusal("def f(completions, **k): 1", {{"python", "/bin/false"}}), HasSubstr("ended with exit code 1"));
   const RewardCall nowhere(plugin(), {{"path", "not_here.py"}});
   EXPECT_THAT(nowhere.plugin.call.error, AllOf(HasSubstr("there is no file 'not_here.py'"), HasSubstr("start at /")));
+  const RewardCall folder(plugin(), {{"path", "."}});
+  EXPECT_THAT(folder.plugin.call.error, HasSubstr("path: '.' is a folder; name a Python file in it"));
 }
 
 }  // namespace

@@ -151,7 +151,9 @@ class PosixEnv final : public Env {
   Result<MappedFile> map_file(const Path& path) override {
     Fd fd(-1);
     const struct stat status = TRY(open_for_read(path, fd));
-    if (!S_ISREG(status.st_mode)) return read_error(EINVAL, "map", path);
+    if (!S_ISREG(status.st_mode))
+      return Error{ErrorKind::kData, "this is a pipe or a device, which cannot be read twice", path.string(),
+                   "write its contents to a file, and name that file"};
     const auto size = static_cast<size_t>(status.st_size);
     if (size == 0) return MappedFile(path, nullptr, 0);
     void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);

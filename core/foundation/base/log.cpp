@@ -198,7 +198,7 @@ namespace {
 
 void log_at(LogPlace place, LogLevel level, std::string_view text) {
   Log& log = the_log();
-  const std::string shown = redacted(text);
+  const std::string shown = without_controls(redacted(text));  // it may quote a server, a data row or a completion
   const spdlog::details::log_msg message(spdlog::source_loc{}, "", spdlog_level(level), {shown.data(), shown.size()});
   const std::lock_guard lock(log.mutex);
   if (place != LogPlace::kFile && level >= log.console_level) log.console->log(message);

@@ -14,11 +14,17 @@ namespace mortise {
 
 // The caller removes it.
 inline Result<Path> make_private_folder(const std::string& prefix) {
+  const auto fault = [](int code, const Path& base) {
+    Error error = disk_error(code, "make a temporary folder", base);
+    error.next = "set TMPDIR to a folder in which you can write";
+    return error;
+  };
   std::error_code failed;
   const Path base = std::filesystem::temp_directory_path(failed);
+  const char* named = std::getenv("TMPDIR");
+  if (failed) return fault(failed.value(), named == nullptr ? "/tmp" : named);
   std::string name = (base / (prefix + "XXXXXX")).string();
-  if (failed) return disk_error(failed.value(), "find the folder of temporary files", base);
-  if (::mkdtemp(name.data()) == nullptr) return disk_error(errno, "make a temporary folder", base);
+  if (::mkdtemp(name.data()) == nullptr) return fault(errno, base);
   return Path(name);
 }
 

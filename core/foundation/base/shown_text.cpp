@@ -39,6 +39,7 @@ size_t control_bytes(std::string_view text) {
 std::string escaped(std::string_view text, bool keeps_lines) {
   constexpr std::string_view kHex = "0123456789abcdef";
   std::string out;
+  out.reserve(text.size());
   while (!text.empty()) {
     const size_t count = control_bytes(text);
     const char c = text[0];

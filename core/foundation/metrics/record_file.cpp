@@ -1,6 +1,7 @@
 // See record_file.h.
 #include "foundation/metrics/record_file.h"
 
+#include "foundation/base/log.h"
 #include "foundation/base/rename_target.h"
 
 namespace mortise {
@@ -12,8 +13,9 @@ Result<RecordFile> RecordFile::open(Env& env, const Path& path, WriteMode mode) 
 }
 
 Result<> RecordFile::flush() {
+  if (unwritten_.empty() && !is_torn_) return {};
+  TRY(replace_removed());
   if (is_torn_) return write_again();
-  if (unwritten_.empty()) return {};
   is_dirty_ = true;
   const Result<> written = file_->append_text(unwritten_);
   is_torn_ = !written.ok();
@@ -36,6 +38,22 @@ Result<> RecordFile::sync() {
 Result<> RecordFile::close() {
   TRY(sync());
   return file_->close();
+}
+
+// Without it, records would go to a file that no folder has any more.
+Result<> RecordFile::replace_removed() {
+  if (file_ == nullptr || env_->exists(path_)) return {};
+  auto file = TRY(env_->open_for_write(path_, WriteMode::kAppend));
+  const FileInfo info = TRY(env_->info(path_));
+  file_ = std::move(file);
+  if (info.size_bytes > 0) return {};  // it is there, and only could not be looked at for a moment
+  log_warn_once(
+      path_.string() +
+      " was removed or renamed while the run writes it. A new file takes the next rows, without those so far");
+  size_ = 0;
+  is_torn_ = false;
+  is_dirty_ = true;
+  return {};
 }
 
 // A long run has many records, so the old file is mapped and not read.

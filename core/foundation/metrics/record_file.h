@@ -1,7 +1,7 @@
 // RecordFile: a file that grows by whole records, as sinks of metrics write them.
 //
 // If the disk refuses records, they wait in memory. The next flush then replaces the whole file, because the file may end
-// in the middle of a record. Thread rule: one thread.
+// in the middle of a record. If somebody removes the file, a new one takes the next records. Thread rule: one thread.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +30,7 @@ class RecordFile {
  private:
   RecordFile(Env& env, const Path& path, std::unique_ptr<WritableFile> file, uint64_t size)
       : env_(&env), path_(path), file_(std::move(file)), size_(size), is_torn_(file_ == nullptr) {}
+  Result<> replace_removed();
   Result<> write_again();
 
   Env* env_;

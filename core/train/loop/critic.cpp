@@ -6,6 +6,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <optional>
 #include <system_error>
@@ -192,7 +193,12 @@ Result<std::unique_ptr<Critic>> load_critic(const RunSettings& run, const Model&
 Result<> value_stage(const Critic* critic, StepTable& table, MetricSet& metrics) {
   if (critic == nullptr) return {};
   const StageTimer timer(metrics, "timing_s/values");
-  table.put<column::Values>(TRY(critic->learner.values(table)));
+  std::vector<float> values = TRY(critic->learner.values(table));
+  // Overflowing weights show here first; the estimator must not get the blame for them.
+  if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); }))
+    return Error{ErrorKind::kNumerics, "the critic gave a value that is not finite: its weights have diverged",
+                 "values of the critic", "lower critic.optim.lr, and resume from the last checkpoint or start over"};
+  table.put<column::Values>(std::move(values));
   return {};
 }
 

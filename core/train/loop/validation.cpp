@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <utility>
 
 #include "config/check.h"
+#include "foundation/base/log.h"
 #include "train/loop/val_statistics.h"
 #include "train/report/step_metrics.h"
 #include "train/sampling/shared_rollout.h"
@@ -103,10 +105,12 @@ class Statistics {
   }
 
  private:
-  // A plugin's names may be such as no metric can have: those are left out here, the dump of completions has them.
+  // A data source or a number of a plugin may have a name that no metric can have. The dump of completions has it.
   void put(bool is_core, const std::string& name, double value) {
     const char* const section = is_core && is_main_ ? "val-core/" : "val-aux/";
-    (void)metrics_.add_user(section + base_ + name, value, 1.0, Reduction::kMean);
+    const auto added = metrics_.add_user(section + base_ + name, value, 1.0, Reduction::kMean);
+    if (added.ok() || std::exchange(has_told_, true)) return;
+    log_warn_once(fmt::format("validation: {}. Other such names have no metrics either", added.error().to_string()));
   }
   void put_drawn(bool is_core, const std::string& name, const DrawnStatistic& drawn) {
     put(is_core, name + "/mean", drawn.mean);
@@ -120,6 +124,7 @@ class Statistics {
   std::map<std::string, std::vector<double>> prompt_means_;  // by base_
   std::string base_;                                         // "SOURCE/VARIABLE/"
   bool is_main_ = false;
+  bool has_told_ = false;  // that a metric is missing
 };
 
 std::string source_name(const std::string& set, const std::string& data_source) {

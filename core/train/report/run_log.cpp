@@ -159,6 +159,9 @@ Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRe
   const bool resumed = options.resumed && !options.only_validates;
   const bool keeps = resumed || options.only_validates;
   constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+  if (resumed && options.first_step > 0 && !env.exists(dir / "metrics.jsonl"))
+    log_warn(fmt::format("{} is missing: the new one begins with step {}", (dir / "metrics.jsonl").string(),
+                         options.first_step + 1));
   if (keeps) {  // without a resume only a half-written last line is dropped
     TRY(keep_rows(env, dir / "metrics.jsonl", "step", resumed ? options.first_step : kAll));
     TRY(keep_rows(env, dir / "updates.jsonl", "update", resumed ? options.first_update : kAll));

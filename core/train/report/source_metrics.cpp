@@ -7,6 +7,8 @@
 #include <map>
 #include <string>
 
+#include "foundation/base/log.h"
+
 namespace mortise {
 namespace {
 
@@ -29,10 +31,10 @@ void add_source_metrics(const PromptBatch& prompts, const SampleBatch& samples, 
   }
   if (by_source.size() < 2 || by_source.size() > kMostSources) return;
   for (const auto& [source, scores] : by_source) {
-    // A source may have a name that no metric may have.
-    if (scores.rows > 0.0)
-      (void)metrics.add_user(fmt::format("train-core/{}/reward/mean", source), scores.sum, scores.rows,
-                             Reduction::kMean);
+    if (scores.rows == 0.0) continue;
+    const auto added =
+        metrics.add_user(fmt::format("train-core/{}/reward/mean", source), scores.sum, scores.rows, Reduction::kMean);
+    if (!added.ok()) log_warn_once("a data source has no metric of its own: " + added.error().to_string());
   }
 }
 

@@ -70,7 +70,10 @@ def schema_of_tool(name, function, where):
     if not doc:
         raise Unusable("%s: '%s' has no docstring; the model reads it to know what the tool does" % (where, name))
     description, texts, result = sections_of(doc)
-    hints = typing.get_type_hints(function)
+    try:
+        hints = typing.get_type_hints(function)
+    except Exception as error:
+        raise Unusable("%s: the type hints of '%s' cannot be read: %s: %s" % (where, name, type(error).__name__, error))
     properties, required = {}, []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include <mortise/cpp/mortise.hpp>
@@ -43,6 +44,11 @@ std::string seconds(double s) {
 std::string absolute(const std::string& path) {
   char resolved[PATH_MAX];
   return realpath(path.c_str(), resolved) == nullptr ? std::string() : resolved;
+}
+
+bool is_folder(const std::string& path) {
+  std::error_code failed;
+  return std::filesystem::is_directory(path, failed);
 }
 
 std::string working_folder() {
@@ -87,6 +93,7 @@ struct Python : BatchReward {
       fail(MORTISE_NOT_FOUND, "path: there is no file '" + path + "' (relative paths start at " + working_folder() +
                                   ", the folder that the run was started in)");
     }
+    if (is_folder(file_)) fail(MORTISE_NOT_FOUND, "path: '" + path + "' is a folder; name a Python file in it");
     const Json given = parsed(kwargs);
     if (!given.is_object()) {
       fail(MORTISE_INVALID_ARGUMENT,
@@ -100,7 +107,7 @@ struct Python : BatchReward {
   }
 
   void reads(Reads& out) const {
-    if (absolute(path).empty()) return;  // setup() says so
+    if (absolute(path).empty() || is_folder(path)) return;  // setup() says so
     const PythonImports imports = find_python_imports(path);
     out.files("path", "imports", "modules that " + path + " imports from its folder", imports.folder.string(),
               imports.files);

@@ -36,7 +36,7 @@ def choose(module, name, path):
     if inspect.isclass(value):
         value = value()  # a class, say, is made without arguments
     if not callable(value):
-        raise Unusable("'%s' in %s is a %s, not a function" % (name, path, type(value).__name__))
+        raise Unusable("'%s' in %s has the type %s: it is not a function" % (name, path, type(value).__name__))
     return name, value
 
 

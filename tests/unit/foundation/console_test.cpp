@@ -56,6 +56,43 @@ TEST(JsonlSink, FullPrecisionAndKeysFirst) {
             "{\"update\":14,\"step\":7,\"loss\":0.1,\"lr\":1.0,\"kl\":null,\"x\":0.3333333333333333}\n");
 }
 
+// A folder that somebody cleaned up: rows are neither written to a file without a name, nor dropped.
+TEST(JsonlSink, ARemovedFileIsToldAndMadeAgain) {
+  const test::TempDir dir;
+  const Path run = dir / "run", path = run / "metrics.jsonl";
+  ASSERT_OK(default_env().create_dirs(run));
+  ASSERT_OK_AND_ASSIGN(const auto sink, make_jsonl_sink(default_env(), path, false));
+  const auto write = [&](int64_t step) { return sink->write({{{"step", step}}, {}}); };
+  ASSERT_OK(write(1));
+  ASSERT_OK(default_env().unlink(path));
+  testing::internal::CaptureStderr();
+  ASSERT_OK(write(2));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("was removed or renamed while the run writes it"));
+  EXPECT_EQ(dir.read("run/metrics.jsonl"), "{\"step\":2}\n");
+  ASSERT_OK(remove_tree(default_env(), run));
+  EXPECT_EQ(write(3).error().kind, ErrorKind::kDisk);
+  ASSERT_OK(default_env().create_dirs(run));
+  ASSERT_OK(write(4));
+  EXPECT_EQ(dir.read("run/metrics.jsonl"), "{\"step\":3}\n{\"step\":4}\n");
+  ASSERT_OK(sink->close());
+}
+
+TEST(JsonlSink, AFileThatIsRemovedWhileTheDiskIsFullGetsTheRowsThatWait) {
+  const test::TempDir dir;
+  test::FaultEnv env(default_env());
+  ASSERT_OK_AND_ASSIGN(const auto sink, make_jsonl_sink(env, dir / "metrics.jsonl", false));
+  const auto write = [&](int64_t step) { return sink->write({{{"step", step}}, {}}); };
+  ASSERT_OK(write(1));
+  env.disk_full_after(3);
+  EXPECT_FALSE(write(2).ok());
+  ASSERT_OK(default_env().unlink(dir / "metrics.jsonl"));
+  EXPECT_FALSE(write(3).ok());
+  env.heal();
+  ASSERT_OK(write(4));
+  ASSERT_OK(sink->close());
+  EXPECT_EQ(dir.read("metrics.jsonl"), "{\"step\":2}\n{\"step\":3}\n{\"step\":4}\n");
+}
+
 // Rows that did not fit follow as soon as there is room, after complete lines only.
 TEST(JsonlSink, AFullDiskLosesNoRow) {
   const std::string three = "{\"step\":1,\"x\":1.0}\n{\"step\":2,\"x\":2.0}\n{\"step\":3,\"x\":3.0}\n";

@@ -33,6 +33,8 @@ TEST_F(DataFilesTest, PatternsAreSortedAndCoverFolders) {
   EXPECT_THAT(files_of("c[1].jsonl"), ElementsAre("c[1].jsonl")) << "a name that exists is no pattern";
   EXPECT_THAT(files_of("*.parquet"), ElementsAre(HasSubstr("no file matches the pattern; correct data.train_files")));
   EXPECT_THAT(files_of("x.jsonl"), ElementsAre(HasSubstr("the data file does not exist")));
+  EXPECT_THAT(error_of(expand_data_files(default_env(), "", "data.train_files")),
+              HasSubstr("data.train_files has an empty name"));
 }
 
 TEST_F(DataFilesTest, SavedFoldersListTheirFiles) {

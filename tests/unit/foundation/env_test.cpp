@@ -179,7 +179,9 @@ TEST(Env, APipeThatAShellNamesIsRead) {
   ASSERT_EQ(::pipe(ends), 0);
   ASSERT_EQ(::write(ends[1], "a = 1\n", 6), 6);
   ::close(ends[1]);
-  EXPECT_EQ(*default_env().read_file("/dev/fd/" + std::to_string(ends[0])), "a = 1\n");
+  const std::string name = "/dev/fd/" + std::to_string(ends[0]);
+  EXPECT_THAT(error_of(default_env().map_file(name)), HasSubstr("write its contents to a file, and name that file"));
+  EXPECT_EQ(*default_env().read_file(name), "a = 1\n");
   ::close(ends[0]);
 }
 

@@ -42,6 +42,21 @@ TEST(Log, ConsoleLevelAndPlainText) {
   ASSERT_OK(log_init({}));
 }
 
+// A line may quote a data row, a completion or the answer of a server.
+TEST(Log, QuotedTextsCannotControlTheTerminal) {
+  const test::TempDir dir;
+  testing::internal::CaptureStderr();
+  ASSERT_OK(log_init({.console_level = LogLevel::kInfo, .file = dir / "log.txt", .force_plain = true}));
+  log_warn(
+      "the server says \x1b]0;title\x07 and \xc2\x9b"
+      "2J,\nthen more");
+  log_flush();
+  const std::string console = testing::internal::GetCapturedStderr();
+  for (const std::string& text : {console, dir.read("log.txt")})
+    EXPECT_THAT(text, HasSubstr("the server says \\x1b]0;title\\x07 and \\xc2\\x9b2J,\nthen more\n"));
+  ASSERT_OK(log_init({}));
+}
+
 TEST(Log, AFileThatCannotBeOpenedIsAnError) {
   const test::TempDir dir;
   dir.write("file", "");

@@ -1,6 +1,7 @@
 // Validation metrics: pass@k, best, majority, per data source.
 #include "train/loop/validation.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,6 +13,8 @@
 
 namespace mortise {
 namespace {
+
+using ::testing::HasSubstr;
 
 // Mean of the maximum over all subsets of size k, by enumeration.
 double best_by_enumeration(const std::vector<double>& values, int k) {
@@ -66,6 +69,29 @@ TEST(ValidationMetrics, PerSourceMeanBestAndMajority) {
   EXPECT_EQ(*metrics.value("val-core/b/reward/pass@2"), 1.0);
   EXPECT_FALSE(metrics.value("val-core/b/reward/pass@3")) << "two completions have a reward";
   EXPECT_EQ(*metrics.value("val-aux/num_turns/mean"), 2.0);
+}
+
+// It is not in the metrics, and the log says so.
+TEST(ValidationMetrics, ASourceThatNoMetricCanNameIsTold) {
+  PromptBatch prompts;
+  prompts.prompts.resize(2);
+  prompts.prompts[0].data_source = std::string(300, 'a');
+  prompts.prompts[1].data_source = "b";
+  SampleBatch samples;
+  ScoredBatch scored;
+  for (int i = 0; i < 2; ++i) {
+    samples.rows.emplace_back().prompt_index = i;
+    scored.rewards.push_back(1.0);
+    scored.row_valid.push_back(1);
+  }
+  MetricSet metrics;
+  testing::internal::CaptureStderr();
+  add_validation_metrics(prompts, samples, scored, metrics);
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr("validation: metric name 'val-core/aaa"));
+  EXPECT_THAT(log, HasSubstr("use at most 256 printable bytes"));
+  EXPECT_EQ(log.find("warning"), log.rfind("warning")) << "one line, for all numbers of the source";
+  EXPECT_EQ(*metrics.value("val-core/b/reward/mean@1"), 1.0);
 }
 
 // The means of the prompts of "a" are 1, 0 and 1/2: variance 1/4 (ddof 1), over 3 prompts. "b" has one prompt.

@@ -62,7 +62,9 @@ void TurnLoop::begin(size_t row) {
 }
 
 Result<> TurnLoop::advance(int wait_ms) {
-  return parts_.environment->advance(wait_ms, [&](EpisodeAnswer given) { answer(std::move(given)); });
+  TRY(parts_.environment->advance(wait_ms, [&](EpisodeAnswer given) { answer(std::move(given)); }));
+  // An environment that hangs costs its time limit for each row, so the end is not awaited if it is known.
+  return too_many_failed_of(static_cast<int64_t>(rows_.size())) ? check_failures() : Result<>();
 }
 
 // An answer that cannot be used fails its row alone.
@@ -271,12 +273,16 @@ void TurnLoop::fail(size_t row, const std::string& why) {
   finish(row, TurnEnd::kFailed);
 }
 
+bool TurnLoop::too_many_failed_of(int64_t num_rows) const {
+  return static_cast<double>(num_failed_) > parts_.max_failed_fraction * static_cast<double>(num_rows);
+}
+
 Result<> TurnLoop::check_failures() const {
   if (num_failed_ == 0) return {};
   const std::string what =
       fmt::format("the environment failed on {} of {} rows; first: {}", num_failed_, num_begun_, first_failure_);
   const std::string where = fmt::format("{}, step {}", parts_.environment->label(), prompts_.step);
-  if (static_cast<double>(num_failed_) > parts_.max_failed_fraction * static_cast<double>(num_begun_)) {
+  if (too_many_failed_of(num_begun_)) {
     return Error{
         ErrorKind::kReward, what, where,
         "correct the environment, or raise plugins.max_failed_fraction = " + format_f64(parts_.max_failed_fraction)};

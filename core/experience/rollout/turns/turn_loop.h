@@ -55,7 +55,8 @@ class TurnLoop {
   void begin(size_t row);
   // A turn of the row; request_id is the row.
   void take(const RolloutSequence& sequence);
-  // Answers of the environment; waits for one up to `wait_ms`. An Error ends the run.
+  // Answers of the environment; waits for one up to `wait_ms`. An Error ends the run, also if already so many rows have
+  // failed that check_failures() would end it.
   Result<> advance(int wait_ms);
   [[nodiscard]] bool waits_for_environment() const { return !parts_.environment->is_idle(); }
 
@@ -91,6 +92,7 @@ class TurnLoop {
   [[nodiscard]] TurnEnd end_after(size_t row, bool done) const;
   void finish(size_t row, TurnEnd end);
   void fail(size_t row, const std::string& why);
+  [[nodiscard]] bool too_many_failed_of(int64_t num_rows) const;
   [[nodiscard]] int64_t room(size_t row) const;  // tokens that the row may still have
   [[nodiscard]] size_t last_turn_length(size_t row) const;
   [[nodiscard]] const Prompt& prompt_of(size_t row) const;

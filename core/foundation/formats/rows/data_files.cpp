@@ -92,6 +92,8 @@ std::string with_home(const std::string& name) {
 }  // namespace
 
 Result<std::vector<Path>> expand_data_files(Env& env, const std::string& given, const std::string& key) {
+  if (given.empty())
+    return Error{ErrorKind::kData, key + " has an empty name", "", "remove it, or name a file of rows"};
   const std::string name = with_home(given);
   const Path path(name);
   if (env.exists(path)) {
