@@ -140,8 +140,11 @@ if [[ -z $built ]]; then
 fi
 name=mortise-$("$build_dir/bin/mortise" --version | sed -E 's/.* ([0-9][^ ]*).*/\1/;q')-linux-x86_64
 mkdir -p "$output"
-rm -rf "$output"/.new.*  # a killed run left it
-new=$(mktemp -d "$output/.new.XXXXXX")
+new=$output/.$name.new
+exec {lock}>"$output/.$name.lock"
+flock -n "$lock" || die 1 "another ./dev bundle writes $output/$name; wait for it, or name another folder"
+rm -rf "$new"  # a killed run left it
+mkdir "$new"
 trap 'rm -rf "$new"' EXIT
 say "putting together $output/$name"
 make_folder "$new"
