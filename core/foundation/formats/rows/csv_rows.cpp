@@ -46,6 +46,7 @@ class CsvCutter {
  private:
   enum class Place { kCellStart, kPlain, kQuoted, kQuoteInQuoted, kEnd };
 
+  [[nodiscard]] size_t text_at_start(std::string_view bytes) const;
   void take_byte(char c);
   void end_cell();
   [[nodiscard]] Error error(std::string what, std::string next) const {
@@ -70,15 +71,20 @@ void CsvCutter::end_cell() {
   place_ = Place::kCellStart;
 }
 
+// The number of bytes at the start that are text of the cell, wherever they stand in it.
+size_t CsvCutter::text_at_start(std::string_view bytes) const {
+  if (place_ == Place::kQuoted) return std::min(bytes.find('"'), bytes.size());
+  if (place_ != Place::kPlain) return 0;
+  const char* const begin = bytes.data();
+  const char* end = begin;
+  while (end != begin + bytes.size() && *end != separator_ && *end != '\n') ++end;
+  return static_cast<size_t>(end - begin);
+}
+
 void CsvCutter::take_byte(char c) {
   if (place_ == Place::kQuoted) {
-    if (c == '"')
-      place_ = Place::kQuoteInQuoted;
-    else
-      cell_.text += c;
-    return;
-  }
-  if (c == '\n') {
+    place_ = Place::kQuoteInQuoted;
+  } else if (c == '\n') {
     if (place_ == Place::kPlain && cell_.text.ends_with('\r')) cell_.text.pop_back();
     end_cell();
     place_ = Place::kEnd;
@@ -111,7 +117,12 @@ Result<std::vector<CsvCell>> CsvCutter::next(size_t most) {
     const std::string_view piece = TRY(cursor_->peek());
     if (piece.empty()) break;
     size_t taken = 0;
-    while (taken < piece.size() && place_ != Place::kEnd && fault_ == nullptr) take_byte(piece[taken++]);
+    while (taken < piece.size() && place_ != Place::kEnd && fault_ == nullptr) {
+      const size_t size = text_at_start(piece.substr(taken));
+      cell_.text.append(piece, taken, size);
+      taken += size;
+      if (taken < piece.size()) take_byte(piece[taken++]);
+    }
     num_bytes += taken;
     cursor_->take(taken);
     if (fault_ != nullptr) return error(fault_, "double the quotes inside of a quoted cell");

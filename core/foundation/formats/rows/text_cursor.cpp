@@ -1,6 +1,4 @@
 // See TextCursor in text_rows.h.
-#include <algorithm>
-
 #include "foundation/formats/rows/text_rows.h"
 #include "parse/text.h"
 
@@ -22,13 +20,13 @@ Result<std::string_view> TextCursor::peek() {
 
 void TextCursor::take(size_t size) {
   const std::string_view taken = piece_.substr(0, size);
-  const auto newlines = std::count(taken.begin(), taken.end(), '\n');
-  if (newlines > 0) {
-    line_ += newlines;
-    column_ = static_cast<int64_t>(taken.size() - taken.rfind('\n'));
-  } else {
-    column_ += static_cast<int64_t>(taken.size());
+  size_t line_start = 0;
+  for (size_t newline = taken.find('\n'); newline != std::string_view::npos; newline = taken.find('\n', line_start)) {
+    ++line_;
+    column_ = 1;
+    line_start = newline + 1;
   }
+  column_ += static_cast<int64_t>(taken.size() - line_start);
   offset_ += taken.size();
   piece_.remove_prefix(taken.size());
 }
