@@ -207,6 +207,7 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
             {"decode_graphs", bytes(memory.graphs)},
             {"sampled_forward", bytes(memory.sampled)},
             {"experts", bytes(memory.experts)},
+            {"rows", bytes(memory.rows)},
             {"critic", bytes(memory.critic)},
             {"teacher", bytes(memory.teacher)},
             {"reward_models", bytes(memory.reward_models)},
@@ -242,6 +243,7 @@ std::string memory_text(const MemoryEstimate& memory, int num_ranks) {
                                                   {"graphs of decoding on the GPU", memory.graphs},
                                                   {"what updates reuse, at most", memory.sampled},
                                                   {"experts of the step's tokens", memory.experts},
+                                                  {"rows of a step, at most", memory.rows},
                                                   {"the program itself", memory.program}};
   const auto size = [](double bytes) { return format_bytes(static_cast<uint64_t>(bytes)); };
   std::string out = fmt::format("# memory: about {}{}\n", size(memory.total()), num_ranks > 1 ? " per rank" : "");

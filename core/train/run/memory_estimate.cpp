@@ -309,6 +309,14 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   return bytes;
 }
 
+double bytes_of_rows(const RunConfig& config) {
+  // Measured. A token has an id, log-probs, its part of the text, and a number of 8 bytes in most columns of the step's
+  // table; a row has its names, reward and metrics.
+  constexpr double kOfToken = 80, kOfRow = 600;
+  const auto rows = static_cast<double>(plan_batches(config).rows_per_step * (1 + config.trainer.steps_ahead()));
+  return rows * (kOfRow + kOfToken * static_cast<double>(response_length(config)));
+}
+
 double graph_bytes(const ModelConfig& model, const RunConfig& config) {
   const RolloutConfig& rollout = config.rollout;
   // Engines that record experts, those in float64, and ranks that sample together decode without graphs.

@@ -23,6 +23,7 @@ struct MemoryEstimate {
   double program = 130 << 20;  // the program, its libraries and what they keep
   double sampled = 0;          // what sampling keeps for updates (rollout.reuse_forward_mib)
   double experts = 0;          // that the tokens of a step took (actor.router_replay.mode)
+  double rows = 0;             // completions of the steps that are there at a time, and their numbers per token
   double gathered = 0;         // ranks.zero_stage = 3: parts of other ranks during updates
   // While a model is stepped, when there are no activations: copies of parameters (whole ones of split layers, bfloat16
   // numbers in float32), and the piece of its state that is read from files.
@@ -36,7 +37,7 @@ struct MemoryEstimate {
   [[nodiscard]] double total() const {
     const double update = gradients + std::max(activations + head + attention + gathered, stepped);
     return program + weights + moments + reference + rollout + kv_cache + critic + reward_models + teacher + experts +
-           graphs + sampled + std::max({update, whole, saved, started});
+           rows + graphs + sampled + std::max({update, whole, saved, started});
   }
 };
 
@@ -101,6 +102,9 @@ Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<L
 // `by_operators`: the run has the code of a device.
 MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<LoraSize>& lora,
                                const TrainedSize& trained, const RunConfig& config, bool by_operators);
+
+// MemoryEstimate::rows: rows that all have the most tokens.
+double bytes_of_rows(const RunConfig& config);
 
 // Bytes that decode graphs keep on a GPU.
 double graph_bytes(const ModelConfig& model, const RunConfig& config);

@@ -189,6 +189,7 @@ Result<> measure_run(Env& env, const PluginRegistry& registry, const LoadedConfi
   if (device.kind == DeviceKind::kCuda) out.memory.graphs = graph_bytes(out.model, config);
   out.not_reused = why_not_reused(config, out.model, num_ranks, by_operators);
   if (is_sft) out.not_reused = "a supervised run samples nothing";
+  if (!is_sft) out.memory.rows = bytes_of_rows(config);
   if (!out.not_reused) out.memory.sampled = sampled_bytes(config, out.model);
   UnitBytes units = unit_bytes(out.model, static_cast<double>(num_bytes(config.model.dtype)));
   units.window = vocabulary_window(out.model, out.trained, config);
