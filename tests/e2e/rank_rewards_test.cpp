@@ -19,15 +19,16 @@ int64_t num_taken_over(const Path& log) {
   return sum;
 }
 
-// The first prompts of rank 0 begin with 1, and only their reward is slow. Both ranks sample one prompt after another, for
-// long enough to see that the worker of rank 1 is free.
+// The first two prompts of rank 0 begin with 1, and only their reward is slow: two seconds for each prompt. So the second one
+// waits for the worker of rank 0, while both ranks sample six prompts more, one after another, and the worker of rank 1
+// is free.
 TEST_F(RankRewards, AFreeWorkerScoresPromptsOfAnotherRankWhileRowsAreSampled) {
   const Path config = task_.path() / "model/config.json";
   Json model = read_json_file(default_env(), config).value();
   model["max_position_embeddings"] = 4096;
   task_.write("model/config.json", dump_json(model));
   std::string rows;
-  for (int i = 0; i < 16; ++i) rows += dump_json(Json{{"prompt", sum_prompt(i < 5 ? 10 + i : 20 + i, i)}}) + "\n";
+  for (int i = 0; i < 16; ++i) rows += dump_json(Json{{"prompt", sum_prompt(i < 2 ? 10 + i : 20 + i, i)}}) + "\n";
   task_.write("data/one_slow_rank.jsonl", rows);
   const std::string packs = "plugins.paths=[\"" + std::string(MORTISE_BINARY_DIR) + "/tests/packs/faulty\"]";
   const std::vector<std::string> settings{"data.train_files=data/one_slow_rank.jsonl",
@@ -46,7 +47,7 @@ TEST_F(RankRewards, AFreeWorkerScoresPromptsOfAnotherRankWhileRowsAreSampled) {
                                           "plugins.num_workers=1",
                                           packs,
                                           "reward.0.use=plain",
-                                          "reward.0.work_us=200000",
+                                          "reward.0.work_us=1000000",
                                           "reward.0.work_prompt=\"1\"",
                                           "~reward.0.pattern"};
   run_group(2, "train", "ranks", settings);

@@ -208,6 +208,21 @@ class ThreadRank : public Communicator {
   std::map<int, std::unique_ptr<ThreadRank>> parts_;  // by size of neighbours, or by minus the step
 };
 
+// Until it ends, this thread computes with one thread, as each rank of on_ranks does, if the bits of MKL's products depend on
+// the number of threads: on AMD's processors. Runs whose bits are compared with those of ranks need this.
+class ThreadsOfRanks {
+ public:
+  ThreadsOfRanks() {
+    if (__builtin_cpu_is("amd") != 0) at::set_num_threads(1);
+  }
+  ~ThreadsOfRanks() { at::set_num_threads(before_); }
+  ThreadsOfRanks(const ThreadsOfRanks&) = delete;
+  ThreadsOfRanks& operator=(const ThreadsOfRanks&) = delete;
+
+ private:
+  int before_ = at::get_num_threads();
+};
+
 // Runs `work` as so many ranks at once. Returns the bytes that they sent.
 inline size_t on_ranks(int size, const std::function<void(Communicator&)>& work) {
   MeetingPoint point(size);

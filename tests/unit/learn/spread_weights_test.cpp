@@ -182,6 +182,7 @@ TEST(SpreadWeights, NoRankHasTheWholeVocabulary) {
 
 // A rank rounds the numbers that it has, before they travel or after merged matrices were computed from them.
 TEST(SpreadWeights, DeterministicBfloat16UpdatesAreEqualToTheBit) {
+  const test::ThreadsOfRanks threads;
   size_t index = 0;
   for (const Variant& variant : variants()) {
     LearnerOptions options;
