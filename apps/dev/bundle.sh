@@ -56,7 +56,7 @@ copy_libraries() {
   local folder=$1 name path torch own
   mkdir -p "$folder/lib/needed"
   torch=$(realpath "$torch_dir") own=$(realpath "$folder")
-  with_elf_files "$folder" ldd 2>/dev/null | sed -nE 's/^\t([^ ]+) => (\/[^ ]+) .*/\1 \2/p' | sort -u | while read -r name path; do
+  with_elf_files "$folder" ldd 2>/dev/null | sed -nE 's/^\t([^ ]+) => (\/.+) \(0x[0-9a-f]+\)$/\1 \2/p' | sort -u | while read -r name path; do
     [[ $glibc != *" $name "* && $(realpath "$path") != "$torch"/* && $(realpath "$path") != "$own"/* ]] || continue
     cp -L "$path" "$folder/lib/needed/$name"
     copy_licence "$path" "$folder/licenses"
@@ -94,10 +94,11 @@ find_from_itself() {
 
 # not_found FOLDER: the libraries that neither the folder nor glibc has. Empty if the folder is complete.
 not_found() {
-  local name
+  local name places=("$1")
+  [[ -n $libtorch ]] || places+=("$torch_dir")
   with_elf_files "$1" objdump -p | sed -nE 's/^ *NEEDED +//p' | sort -u | while read -r name; do
     [[ $glibc != *" $name "* ]] || continue
-    [[ -z $(find "$1" ${libtorch:-"$torch_dir"} -name "$name" -print -quit) ]] || continue
+    [[ -z $(find "${places[@]}" -name "$name" -print -quit) ]] || continue
     case $name in libtorch_cuda.so | libc10_cuda.so | libcudart.so.* | libcuda.so.1 | libnccl.so.* | libcudnn*.so.*) ;; *) echo "$name" ;; esac
   done
 }

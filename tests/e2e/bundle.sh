@@ -11,9 +11,9 @@ expect() { grep -qF -- "$1" "$scratch/log" || fail "the output has no '$1': $(ca
 skip() { [[ ${CI:-} == true ]] && fail "$*"; echo "skipped: $*"; exit 77; }
 bwrap --unshare-all --ro-bind / / true 2>"$scratch/log" || skip "bubblewrap makes no file system here: $(cat "$scratch/log")"
 for program in patchelf xz; do command -v "$program" >/dev/null || skip "there is no $program on this machine"; done
-(cd "$source_dir" && ./dev bundle --no-build --no-archive --without-libtorch --output "$scratch") >"$scratch/log" 2>&1 ||
+(cd "$source_dir" && ./dev bundle --no-build --no-archive --without-libtorch --output "$scratch/a folder") >"$scratch/log" 2>&1 ||
   fail "no bundle: $(cat "$scratch/log")"
-mv "$scratch"/mortise-*-linux-x86_64 "$scratch/mortise"
+mv "$scratch/a folder"/mortise-*-linux-x86_64 "$scratch/mortise"
 libtorch=$(ldd "$build_dir/bin/mortise-engine" | sed -nE 's/.*libtorch_cpu.so => (.*)\/torch\/lib\/libtorch_cpu.so .*/\1/p')
 
 "$scratch/mortise/use_libtorch" "$scratch" >"$scratch/log" 2>&1 && fail "a folder without libtorch was taken"

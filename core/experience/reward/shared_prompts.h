@@ -30,9 +30,9 @@ class PromptClaims {
   virtual Result<> close() = 0;
 };
 
-// Prompts of one batch that processes hand over to each other for one reward while they sample. A process asks, and one
-// of those that have a prompt answers. What was answered and never taken is lost, so all agree afterwards on who has which.
-// Calls that find nothing cost little: an implementation looks only now and then.
+// Processes hand over prompts of one batch to each other for one reward while they sample. A process asks for a prompt, and
+// a process whose prompts wait answers. An answer that nobody takes is lost. All processes agree afterwards on who scored
+// which prompt. Calls that find nothing cost little: an implementation looks only now and then.
 class PromptHandover {
  public:
   static constexpr size_t kMaxBytes = size_t{4} << 20;  // an answer has at most so many

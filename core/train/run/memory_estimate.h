@@ -92,8 +92,8 @@ struct TrainedSize {
   // Ranks that share the layers have embedding and head whole then.
   [[nodiscard]] bool keeps_vocabulary() const { return of_vocabulary > 0 || is_on_device; }
 };
-// What a rank has while it reads a part of a model that ranks share, without what a start computes from it. `element`: bytes
-// of a number.
+// Bytes that a rank needs while it reads a part of a model that ranks share, without what a start computes from the part.
+// `element`: the bytes of one number.
 double read_part_bytes(const UnitBytes& units, const MergeSize& merge, double element);
 // `lora`: of the adapter that is trained, if there is one. `table`: "actor.optim" or "critic.optim".
 Result<TrainedSize> trained_size(const ModelConfig& model, const std::optional<LoraSize>& lora,

@@ -47,8 +47,8 @@ int64_t count_passes(const RunConfig& config, const MicroBatchOptions& cut, int6
 }
 
 // What a rank sends while `num_ranks` = N ranks add an update's gradient of P bytes, in multiples of P (N-1)/N. The
-// micro-batches, `num_passes`, are those of `num_groups` groups of `group_size` ranks. Deterministic sums send each node
-// of a tree to all ranks, or to the owners of its parts. The result is the average over the ranks.
+// micro-batches, `num_passes`, are those of `num_groups` groups of `group_size` ranks. A deterministic sum is a tree, and
+// each of its nodes goes to all ranks or to the owners of its parts. The result is the average over the ranks.
 double sums_sent(const RunConfig& config, int64_t num_passes, int64_t num_groups, int64_t group_size,
                  int64_t num_ranks) {
   const int64_t stage = config.ranks.zero_stage;
