@@ -56,7 +56,8 @@ MORTISE_CPU_CLONES void mask_kernel(const Masked<double>& a, int64_t begin, int6
 
 at::Tensor masked(const at::Tensor& x_NI, const LoraDropout& dropout, int64_t module, int64_t first_feature,
                   double kept, double dropped) {
-  const DropoutMask mask = dropout_mask(dropout, module);
+  DropoutMask mask = dropout_mask(dropout, module);
+  mask.first_feature = first_feature;
   if (!x_NI.is_cpu()) return masked_by_operators(x_NI, dropout, mask, kept, dropped);
   const at::Tensor x = x_NI.contiguous();
   at::Tensor out = at::empty_like(x);

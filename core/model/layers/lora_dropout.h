@@ -28,11 +28,12 @@ struct LoraDropout {
 struct DropoutMask {
   PhiloxKey key = {};
   uint32_t threshold = 0;
+  int64_t first_feature = 0;  // that with which the rows begin
 };
 DropoutMask dropout_mask(const LoraDropout& dropout, int64_t module);
 
 // drop(x): dropped features are 0, the others x / (1 - probability). `module`: the adapter's matrix. `first_feature`: the one
-// with which x begins, if it has only some of them; always 0 on a device.
+// with which x begins, if it has only some of them.
 at::Tensor lora_dropped(const at::Tensor& x_NI, const LoraDropout& dropout, int64_t module, int64_t first_feature = 0);
 // drop(x) - x.
 at::Tensor lora_dropout_change(const at::Tensor& x_NI, const LoraDropout& dropout, int64_t module,

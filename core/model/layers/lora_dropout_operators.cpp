@@ -19,13 +19,15 @@ constexpr int64_t kLow32 = 0xFFFFFFFF;
 
 // The words of the features of some tokens, [rows, width]. Feature 32 c + 8 w + l has word w of block 8 c + l.
 at::Tensor feature_words(const at::Tensor& owners_N, const at::Tensor& positions_N, int64_t width,
-                         const PhiloxKey& key) {
-  const int64_t rows = owners_N.size(0), chunks = (width + kFeatures - 1) / kFeatures;
-  const at::Tensor blocks = at::arange(chunks * 8, owners_N.options()).unsqueeze(0);
+                         const DropoutMask& mask) {
+  const int64_t first_chunk = mask.first_feature / kFeatures, skipped = mask.first_feature % kFeatures;
+  const int64_t rows = owners_N.size(0), chunks = (skipped + width + kFeatures - 1) / kFeatures;
+  const at::Tensor blocks =
+      at::arange(first_chunk * 8, (first_chunk + chunks) * 8, owners_N.options()).unsqueeze(0);
   const at::Tensor owners = owners_N.unsqueeze(1), positions = positions_N.unsqueeze(1);
   const at::Tensor words = philox_eight_words(
-      {blocks, positions.__and__(kLow32), owners.__and__(kLow32), owners.__rshift__(32).__and__(kLow32)}, key);
-  return words.reshape({rows, chunks * kFeatures}).narrow(1, 0, width);
+      {blocks, positions.__and__(kLow32), owners.__and__(kLow32), owners.__rshift__(32).__and__(kLow32)}, mask.key);
+  return words.reshape({rows, chunks * kFeatures}).narrow(1, skipped, width);
 }
 
 }  // namespace
@@ -40,7 +42,7 @@ at::Tensor masked_by_operators(const at::Tensor& x_NI, const LoraDropout& dropou
   for (int64_t begin = 0; begin < rows; begin += most) {
     const int64_t count = std::min(most, rows - begin);
     const at::Tensor words =
-        feature_words(owners.narrow(0, begin, count), positions.narrow(0, begin, count), width, mask.key);
+        feature_words(owners.narrow(0, begin, count), positions.narrow(0, begin, count), width, mask);
     const at::Tensor factor = at::where(words < static_cast<int64_t>(mask.threshold), factors[1], factors[0]);
     out.narrow(0, begin, count).copy_(x_NI.narrow(0, begin, count) * factor);
   }
