@@ -11,6 +11,7 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <sys/mman.h>
 #include <torch/library.h>
@@ -26,10 +27,11 @@ namespace mortise::test {
 namespace {
 
 std::atomic<long> num_operators{0}, num_waits{0};
+thread_local c10::DeviceIndex current_index = -1;
 thread_local int depth_of_operators = 0;  // copies inside them are not of the code under test
 
-// Allocations are parts of one reserved area, which is unlocked for a copy and locked again when the last copy is done: one
-// call of the kernel, however many tensors there are.
+// Allocations are parts of one reserved area. A copy unlocks those that it reads and writes, and a kernel unlocks all. Each has
+// pages of its own, and is locked again when the last one that uses it is done.
 class LockedMemory final : public c10::Allocator {
  public:
   static LockedMemory& instance() {
@@ -50,26 +52,42 @@ class LockedMemory final : public c10::Allocator {
       used_ += size;
     }
     sizes_[data] = size;
-    return {data, data, &release, c10::Device(c10::kPrivateUse1, 0)};
+    return {data, data, &release, c10::Device(c10::kPrivateUse1, std::max<c10::DeviceIndex>(current_index, 0))};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, size_t bytes) const override {
-    instance().open();
+    instance().open(to);
+    instance().open(from);
     default_copy_data(to, from, bytes);
-    instance().close();
+    instance().close(from);
+    instance().close(to);
   }
 
-  void open() {
+  // The allocation that begins there.
+  void open(const void* data) {
     const std::lock_guard lock(mutex_);
-    if (num_open_++ == 0) protect(PROT_READ | PROT_WRITE);
+    if (num_open_of_[data]++ == 0 && num_open_ == 0) protect(data, PROT_READ | PROT_WRITE);
   }
-  void close() {
+  void close(const void* data) {
     const std::lock_guard lock(mutex_);
-    if (--num_open_ == 0) protect(PROT_NONE);
+    if (--num_open_of_[data] > 0) return;
+    num_open_of_.erase(data);
+    if (num_open_ == 0) protect(data, PROT_NONE);
+  }
+  void open_all() {
+    const std::lock_guard lock(mutex_);
+    if (num_open_++ == 0) protect_all(PROT_READ | PROT_WRITE);
+  }
+  void close_all() {
+    const std::lock_guard lock(mutex_);
+    if (--num_open_ > 0) return;
+    protect_all(PROT_NONE);
+    for (const auto& [data, count] : num_open_of_) protect(data, PROT_READ | PROT_WRITE);
   }
 
  private:
   static constexpr size_t kReserved = size_t{16} << 30;  // addresses; memory is taken page by page
+  static constexpr size_t kSmall = size_t{64} << 10;     // bytes that a free allocation keeps
 
   LockedMemory()
       : area_(static_cast<char*>(
@@ -81,12 +99,17 @@ class LockedMemory final : public c10::Allocator {
     const std::lock_guard lock(self.mutex_);
     const auto found = self.sizes_.find(data);
     if (found == self.sizes_.end()) return;
-    madvise(data, found->second, MADV_DONTNEED);  // the next tensor there begins with zeros
+    if (found->second > kSmall) madvise(data, found->second, MADV_DONTNEED);
     self.free_[found->second].push_back(static_cast<char*>(data));
     self.sizes_.erase(found);
   }
-  void protect(int rights) {
-    TORCH_CHECK(mprotect(area_, kReserved, rights) == 0, "the locked device cannot be locked");
+  void protect(const void* data, int rights) {
+    const auto found = sizes_.find(const_cast<void*>(data));
+    if (found == sizes_.end()) return;  // no memory, or freed in the meantime
+    TORCH_CHECK(mprotect(found->first, found->second, rights) == 0, "the locked device cannot be locked");
+  }
+  void protect_all(int rights) {
+    TORCH_CHECK(mprotect(area_, used_, rights) == 0, "the locked device cannot be locked");
   }
 
   std::mutex mutex_;
@@ -94,21 +117,34 @@ class LockedMemory final : public c10::Allocator {
   size_t used_ = 0;
   std::unordered_map<void*, size_t> sizes_;
   std::unordered_map<size_t, std::vector<char*>> free_;  // by size
-  int num_open_ = 0;
+  std::unordered_map<const void*, int> num_open_of_;     // by allocation
+  int num_open_ = 0;                                     // of all
 };
-
-thread_local c10::DeviceIndex current_index = -1;
 
 class LockedGuard final : public c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUse1> {
  public:
   c10::Device exchangeDevice(c10::Device device) const override {
     const c10::Device before = getDevice();
-    current_index = device.index();
+    uncheckedSetDevice(device);
     return before;
   }
   c10::Device getDevice() const override { return {c10::kPrivateUse1, current_index}; }
-  void setDevice(c10::Device device) const override { current_index = device.index(); }
+  void setDevice(c10::Device device) const override { uncheckedSetDevice(device); }
   void uncheckedSetDevice(c10::Device device) const noexcept override { current_index = device.index(); }
+  c10::DeviceIndex deviceCount() const noexcept override { return kNumLockedDevices; }
+
+  // Autograd orders its threads by streams and events. Each operator here has ended when it returns, so nothing has to wait.
+  c10::Stream getStream(c10::Device device) const noexcept override { return stream_of(device); }
+  c10::Stream getDefaultStream(c10::Device device) const override { return stream_of(device); }
+  c10::Stream exchangeStream(c10::Stream stream) const noexcept override { return stream_of(stream.device()); }
+  void record(void** /*event*/, const c10::Stream& /*stream*/, c10::DeviceIndex /*device*/,
+              c10::EventFlag /*flag*/) const override {}
+  void block(void* /*event*/, const c10::Stream& /*stream*/) const override {}
+  bool queryEvent(void* /*event*/) const override { return true; }
+  void synchronizeEvent(void* /*event*/) const override {}
+
+ private:
+  static c10::Stream stream_of(c10::Device device) { return c10::Stream(c10::Stream::DEFAULT, device); }
 };
 
 // Autograd asks whether there is an accelerator.
@@ -120,15 +156,17 @@ class LockedHooks final : public at::PrivateUse1HooksInterface {
 };
 
 at::Tensor empty(c10::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout> /*layout*/,
-                 std::optional<at::Device> /*device*/, std::optional<bool> /*pinned*/,
+                 std::optional<at::Device> device, std::optional<bool> /*pinned*/,
                  std::optional<at::MemoryFormat> format) {
+  const c10::OptionalDeviceGuard guard(device);
   constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
   return at::detail::empty_generic(size, &LockedMemory::instance(), kKeys, c10::dtype_or_default(dtype), format);
 }
 
 at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::optional<at::ScalarType> dtype,
-                         std::optional<at::Layout> /*layout*/, std::optional<at::Device> /*device*/,
+                         std::optional<at::Layout> /*layout*/, std::optional<at::Device> device,
                          std::optional<bool> /*pinned*/) {
+  const c10::OptionalDeviceGuard guard(device);
   constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
   return at::detail::empty_strided_generic(size, stride, &LockedMemory::instance(), kKeys,
                                            c10::dtype_or_default(dtype));
@@ -144,9 +182,14 @@ at::Tensor host_view(const at::Tensor& tensor) {
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool /*non_blocking*/) {
   if (depth_of_operators == 0 && to.is_cpu()) ++num_waits;
-  LockedMemory::instance().open();
+  LockedMemory& memory = LockedMemory::instance();
+  for (const at::Tensor* one : {&to, &from}) {
+    if (!one->is_cpu()) memory.open(one->storage().data());
+  }
   host_view(to).copy_(host_view(from));
-  LockedMemory::instance().close();
+  for (const at::Tensor* one : {&from, &to}) {
+    if (!one->is_cpu()) memory.close(one->storage().data());
+  }
   return to;
 }
 
@@ -162,10 +205,19 @@ const at::Tensor& resize(const at::Tensor& self, c10::SymIntArrayRef size, std::
   const size_t bytes = static_cast<size_t>(count) * self.element_size();
   TORCH_CHECK(self.storage_offset() == 0, "the locked device does not resize views");
   if (self.storage().nbytes() < bytes) {
+    const c10::DeviceGuard guard(self.device());
     self.storage().set_data_ptr_noswap(LockedMemory::instance().allocate(bytes));
     self.storage().set_nbytes(bytes);
   }
   self.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return self;
+}
+
+at::Tensor& set_storage(at::Tensor& self, at::Storage source, c10::SymInt offset, c10::SymIntArrayRef size,
+                        c10::SymIntArrayRef stride) {
+  TORCH_CHECK(stride.empty() && offset.expect_int() == 0, "the locked device sets whole storages");
+  self.unsafeGetTensorImpl()->set_storage_keep_dtype(std::move(source));
+  self.unsafeGetTensorImpl()->set_sizes_contiguous(C10_AS_INTARRAYREF_SLOW(size));
   return self;
 }
 
@@ -181,6 +233,7 @@ at::Tensor& add_product_in(const at::Tensor& self, const at::Tensor& a, const at
 
 void check_devices(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   const size_t count = op.schema().arguments().size();
+  std::optional<c10::Device> place;
   for (size_t i = stack.size() - count; i < stack.size(); ++i) {
     if (!stack[i].isTensor()) continue;
     const at::Tensor& tensor = stack[i].toTensor();
@@ -188,6 +241,10 @@ void check_devices(const c10::OperatorHandle& op, const torch::jit::Stack& stack
     TORCH_CHECK(!tensor.defined() || is_number || tensor.is_privateuseone(), op.schema().name(),
                 ": expected all tensors to be on the device, but argument ", i + count - stack.size(),
                 " is on the host");
+    if (!tensor.defined() || is_number) continue;
+    if (!place) place = tensor.device();
+    TORCH_CHECK(tensor.device() == *place, op.schema().name(), ": argument ", i + count - stack.size(), " is on ",
+                tensor.device(), ", and another one on ", *place);
   }
 }
 
@@ -207,6 +264,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_copy_from", copy_from);
   m.impl("_copy_from_and_resize", copy_from_and_resize);
   m.impl("resize_", resize);
+  m.impl("set_.source_Storage_storage_offset", set_storage);
   m.impl("mm.dtype", product_in);
   m.impl("addmm.dtype_out", add_product_in);
   m.impl("view", at::native::view);
@@ -220,7 +278,7 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromB
 
 C10_REGISTER_GUARD_IMPL(PrivateUse1, LockedGuard);
 
-c10::Device locked_device() {
+c10::Device locked_device(int index) {
   static const bool registered = [] {
     static LockedHooks hooks;
     c10::SetAllocator(c10::kPrivateUse1, &LockedMemory::instance());
@@ -229,13 +287,13 @@ c10::Device locked_device() {
     return true;
   }();
   static_cast<void>(registered);
-  return {c10::kPrivateUse1, 0};
+  return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(index)};
 }
 
-bool locked_device_is_current() { return current_index == 0; }
+bool locked_device_is_current() { return current_index >= 0; }
 
-void open_locked_memory() { LockedMemory::instance().open(); }
-void close_locked_memory() { LockedMemory::instance().close(); }
+void open_locked_memory() { LockedMemory::instance().open_all(); }
+void close_locked_memory() { LockedMemory::instance().close_all(); }
 
 long operators_on_locked_device() { return num_operators; }
 long waits_for_locked_device() { return num_waits; }

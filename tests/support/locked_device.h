@@ -5,6 +5,7 @@
 // pages of its memory are locked except while libtorch copies to or from them, so that a kernel or a memcpy of Mortise on a
 // device tensor ends the test with a segmentation fault. Operators that mix tensors of host and device are refused, as CUDA
 // refuses them.
+// There are several, so that each rank has one of its own. Backward runs in a thread for each of them, as for GPUs.
 // Thread rule: any thread.
 #pragma once
 
@@ -12,10 +13,12 @@
 
 namespace mortise::test {
 
-// Registers it once in a process.
-c10::Device locked_device();
+inline constexpr int kNumLockedDevices = 4;
 
-// Is it the current device of this thread, as a kernel of CUDA needs it? It is so only within a guard of c10.
+// Registers them once in a process. All have the same kind of memory.
+c10::Device locked_device(int index = 0);
+
+// Is one of them the current device of this thread, as a kernel of CUDA needs it? It is so only within a guard of c10.
 bool locked_device_is_current();
 
 // Between the two the host can reach the memory, as a kernel of the device can.

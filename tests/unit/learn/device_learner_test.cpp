@@ -6,11 +6,10 @@
 
 #include "foundation/base/stateful.h"
 #include "learner_fixture.h"
+#include "support/as_device.h"
 
 namespace mortise {
 namespace {
-
-const ComputeDevice kAsDevice{.by_operators = true, .text = "the CPU, as a device"};
 
 // Two policies that start alike; the second computes by operators.
 struct Pair {

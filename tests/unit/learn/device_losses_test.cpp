@@ -6,6 +6,7 @@
 
 #include "foundation/base/stateful.h"
 #include "learner_fixture.h"
+#include "support/as_device.h"
 #include "support/started_kernels.h"
 #include "train/run/plugin_memory.h"
 #include "unit/plugin/device_rows.h"
@@ -14,8 +15,6 @@ namespace mortise {
 namespace {
 
 using test::emulated_packs;
-
-const ComputeDevice kAsDevice{.by_operators = true, .text = "the CPU, as a device"};
 
 struct LossCase {
   const char* name;

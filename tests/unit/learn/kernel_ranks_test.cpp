@@ -10,13 +10,13 @@ TEST(TrainingKernelsOnRanks, GiveTheNumbersOfOneRank) {
   const test::TrainingKernels kernels;
   Variant variant{"norms of heads", small_config(kShape.vocab, 2)};
   variant.config.qk_norm = true;
-  const Mesh alone_there{.is_on_device = true};
+  const Mesh alone_there{.device = &kAsDevice};
   for (const char* dtype : {"float32", "bfloat16"}) {
     const double tolerance = dtype == std::string("float32") ? 2e-5 : 2e-2;
     const Update expected = update_of(variant, alone(), alone_there, 1, dtype);
     ASSERT_GT(expected.gradients.size(), 0U);
-    for (const Mesh& mesh : {Mesh{.num_ranks = 2, .sequence_size = 2, .is_on_device = true},
-                             Mesh{.num_ranks = 2, .tensor_size = 2, .is_on_device = true}}) {
+    for (const Mesh& mesh : {Mesh{.num_ranks = 2, .sequence_size = 2, .device = &kAsDevice},
+                             Mesh{.num_ranks = 2, .tensor_size = 2, .device = &kAsDevice}}) {
       const int64_t before = test::TrainingKernels::calls<&mortise_cuda_rotate_heads_backward>();
       test::on_ranks(2, [&](Communicator& communicator) {
         SCOPED_TRACE(std::string(dtype) + ", " + name_of(mesh));  // a thread has its own

@@ -20,6 +20,7 @@
 #include "learner_fixture.h"
 #include "model/layers/lora_dropout.h"
 #include "model/tensor/storage_memory.h"
+#include "support/as_device.h"
 #include "support/locked_device.h"
 #include "support/temp_dir.h"
 #include "support/this_build.h"
@@ -31,7 +32,6 @@ namespace mortise {
 namespace {
 
 ComputeDevice locked() { return {.device = test::locked_device(), .by_operators = true, .text = "locked memory"}; }
-ComputeDevice as_device() { return {.by_operators = true, .text = "the CPU, as a device"}; }
 
 // A policy whose optimizer is made where the model already lies.
 struct PlacedPolicy {
@@ -95,7 +95,7 @@ TEST(LockedDevice, SamplingDrawsTheSameTokens) {
     const auto tokens = [&](const ComputeDevice& device) {
       return sample(PlacedPolicy::place(*Model::random(small_config(family, false), 5), device));
     };
-    EXPECT_EQ(tokens(locked()), tokens(as_device()));
+    EXPECT_EQ(tokens(locked()), tokens(kAsDevice));
   }
 }
 
@@ -139,7 +139,7 @@ TEST(LockedDevice, AdaptersHaveTheNumbersOfCpuTensors) {
       start_adapter_by_copies(model, choice);
       return model;
     };
-    const Model on_device = adapted(locked()), on_cpu = adapted(as_device());
+    const Model on_device = adapted(locked()), on_cpu = adapted(kAsDevice);
     EXPECT_FALSE(on_device.trainable().front().tensor.is_cpu());
     EXPECT_EQ(sample(on_device), sample(on_cpu));
     for (const auto& [model, name] : {std::pair{&on_device, "device"}, std::pair{&on_cpu, "cpu"}}) {
@@ -166,14 +166,14 @@ TEST(LockedDevice, DropoutDropsTheFeaturesOfCpuTensors) {
           LoraDropout{dropout, 17, 3, batch.owners_N.to(device.device), batch.positions_N.to(device.device)};
     return on_host(model.forward_hidden(batch, options));
   };
-  EXPECT_LT(max_difference(hidden(locked(), 0.4), hidden(as_device(), 0.4)), 1e-5);
+  EXPECT_LT(max_difference(hidden(locked(), 0.4), hidden(kAsDevice, 0.4)), 1e-5);
   const at::Tensor x = random_tensor({batch.num_tokens(), 203}, 8, at::kFloat);
   const auto dropped = [&](const c10::Device& device) {
     return on_host(
         lora_dropped(x.to(device), {0.4, 17, 3, batch.owners_N.to(device), batch.positions_N.to(device)}, 2));
   };
   EXPECT_TRUE(dropped(test::locked_device()).equal(dropped(at::kCPU)));
-  EXPECT_GT(max_difference(hidden(as_device(), 0.4), hidden(as_device(), 0.0)), 1e-3);
+  EXPECT_GT(max_difference(hidden(kAsDevice, 0.4), hidden(kAsDevice, 0.0)), 1e-3);
 }
 
 // A critic on the policy's base, with a new head.
@@ -193,7 +193,7 @@ TEST(LockedDevice, ACriticOnThePolicysBaseGivesItsValues) {
     EXPECT_TRUE(out.ok()) << out.error().to_string();
     return out.ok() ? *out : std::vector<float>();
   };
-  const std::vector<float> want = values(as_device()), got = values(locked());
+  const std::vector<float> want = values(kAsDevice), got = values(locked());
   EXPECT_FALSE(want.empty());
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-5F) << i;
@@ -301,7 +301,7 @@ TEST(LockedDevice, RanksThatShareWeightsOrTokensGiveTheValuesOfOne) {
     EXPECT_TRUE(out.ok()) << out.error().to_string();
     return out.ok() ? *out : std::vector<float>();
   };
-  const std::vector<float> want = values(as_device(), alone(), 0, 1);
+  const std::vector<float> want = values(kAsDevice, alone(), 0, 1);
   ASSERT_FALSE(want.empty());
   for (const auto& [stage, sequence_size] : std::vector<std::pair<int, int>>{{3, 1}, {0, 2}, {3, 2}}) {
     SCOPED_TRACE("ZeRO " + std::to_string(stage) + ", sp " + std::to_string(sequence_size));

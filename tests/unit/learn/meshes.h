@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "learnt.h"
+#include "support/as_device.h"
 #include "support/long_run.h"
 
 namespace mortise {
@@ -13,9 +14,16 @@ struct Mesh {
   int num_ranks = 1;
   int sequence_size = 1;  // ranks that share the tokens of each pass
   int64_t zero_stage = 0;
-  int tensor_size = 1;        // ranks that share the layers
-  bool is_on_device = false;  // the code of a device computes, on CPU tensors
-  int64_t window_bytes = 0;   // size of the windows of embedding and head; 0: stage 3 gathers them whole
+  int tensor_size = 1;                    // ranks that share the layers
+  const ComputeDevice* device = nullptr;  // null: the kernels of the CPU compute
+  int64_t window_bytes = 0;               // size of the windows of embedding and head; 0: stage 3 gathers them whole
+
+  // Each rank has a device of its own, as on a machine with GPUs.
+  [[nodiscard]] ComputeDevice device_of(int rank) const {
+    ComputeDevice own = *device;
+    if (!own.device.is_cpu()) own.device.set_index(static_cast<c10::DeviceIndex>(rank));
+    return own;
+  }
 };
 
 inline std::string name_of(const Mesh& mesh) {

@@ -238,7 +238,7 @@ TEST(TensorParallel, TheCodeOfADeviceGivesTheNumbersOfOneRank) {
     if (!has_groups && index % 2 == 0 && !test::is_long()) continue;
     Mesh mesh = tensor_mesh(has_groups ? 4 : 2, 2);
     mesh.zero_stage = has_groups ? 3 : 0;
-    mesh.is_on_device = true;
+    mesh.device = &kAsDevice;
     expect_numbers_of_one_rank(variant, mesh);
   }
 }

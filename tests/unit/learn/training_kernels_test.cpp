@@ -17,6 +17,7 @@
 #include "learner_fixture.h"
 #include "model/tensor/storage_memory.h"
 #include "model/weights/rounded_matrices.h"
+#include "support/as_device.h"
 #include "support/locked_device.h"
 #include "support/started_kernels.h"
 #include "support/temp_dir.h"
@@ -26,8 +27,6 @@
 
 namespace mortise {
 namespace {
-
-const ComputeDevice kAsDevice{.by_operators = true, .text = "the CPU, as a device"};
 
 // ---- AdamW ----
 

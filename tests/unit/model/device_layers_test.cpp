@@ -8,13 +8,12 @@
 #include "model/layers/rotated_heads.h"
 #include "model/padded_eval.h"
 #include "stored_tensor.h"
+#include "support/as_device.h"
 #include "support/golden_models.h"
 #include "support/started_kernels.h"
 
 namespace mortise {
 namespace {
-
-const ComputeDevice kAsDevice{.by_operators = true, .text = "the CPU, as a device"};
 
 struct Learnt {
   at::Tensor log_prob;

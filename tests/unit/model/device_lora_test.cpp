@@ -5,11 +5,10 @@
 
 #include "gradient_fixture.h"
 #include "model/layers/lora_dropout_operators.h"
+#include "support/as_device.h"
 
 namespace mortise {
 namespace {
-
-const ComputeDevice kLikeDevice{.by_operators = true, .text = "the CPU, as a device"};
 
 struct AdapterCase {
   const char* name;
@@ -51,7 +50,7 @@ class DeviceAdapter : public testing::TestWithParam<AdapterCase> {
  protected:
   static Fixture adapted(bool on_device, double dropout) {
     Fixture setup = make_setup(GetParam().family, false);
-    EXPECT_TRUE(setup.model.move_to(on_device ? kLikeDevice : ComputeDevice()).ok());
+    EXPECT_TRUE(setup.model.move_to(on_device ? kAsDevice : ComputeDevice()).ok());
     LoraChoice choice = GetParam().choice;
     choice.dropout = dropout;
     start_adapter(setup.model, choice);
@@ -139,7 +138,7 @@ TEST(AdaptedExperts, EveryPassHasTheSameBits) {
   for (const Family family : {Family::kMixtral, Family::kGptOss}) {
     for (const char* dtype : {"float32", "bfloat16"}) {
       std::vector<at::Tensor> places;  // the kernels' result, and the device's
-      for (const ComputeDevice& place : {ComputeDevice(), kLikeDevice})
+      for (const ComputeDevice& place : {ComputeDevice(), kAsDevice})
         places.push_back(result_of_equal_passes(family, dtype, place));
       EXPECT_LT(relative_l2(places[1], places[0]), dtype == std::string("float32") ? 1e-5 : 2e-2) << dtype;
     }
@@ -149,17 +148,18 @@ TEST(AdaptedExperts, EveryPassHasTheSameBits) {
 // A critic on the policy's base keeps the policy's device.
 TEST(DeviceCritic, SharesThePolicysBase) {
   Fixture setup = make_setup(Family::kQwen2, false);
-  ASSERT_TRUE(setup.model.move_to(kLikeDevice).ok());
+  ASSERT_TRUE(setup.model.move_to(kAsDevice).ok());
   start_adapter(setup.model, {.rank = 3, .alpha = 6.0});
   ModelConfig config = *as_classifier(setup.model.config(), 1);
   Model critic = setup.model.base_as_classifier(config, 7);
   EXPECT_TRUE(critic.device().by_operators);
-  EXPECT_TRUE(critic.move_to(kLikeDevice).ok());
+  EXPECT_TRUE(critic.move_to(kAsDevice).ok());
   start_adapter(critic, {.rank = 2, .alpha = 2.0, .modules_to_save = {"score"}});
   EXPECT_FALSE(critic.head_weight().equal(setup.model.head_weight()));
 }
 
-// Rows in one block and in many; features that do not fill a block of words; owners of more than 32 bits.
+// Rows in one block and in many; features that do not fill a block of words, and the later ones of a layer that ranks share;
+// owners of more than 32 bits.
 TEST(DeviceDropout, OperatorsHaveTheBitsOfTheKernel) {
   for (const int64_t width : {1, 31, 32, 203}) {
     const at::Tensor owners = at::randint(0, int64_t{1} << 40, {50}, at::kLong),
@@ -167,9 +167,11 @@ TEST(DeviceDropout, OperatorsHaveTheBitsOfTheKernel) {
     for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
       const at::Tensor x = random_tensor({50, width}, 3, type);
       const LoraDropout dropout{0.3, 17, 4, owners, places};
-      for (const int64_t module : {0, 5}) {
-        const DropoutMask mask = dropout_mask(dropout, module);
-        const at::Tensor want = lora_dropped(x, dropout, module), change = lora_dropout_change(x, dropout, module);
+      for (const auto& [module, first] : {std::pair{0, 0}, std::pair{5, 0}, std::pair{5, 64}, std::pair{0, 45}}) {
+        DropoutMask mask = dropout_mask(dropout, module);
+        mask.first_feature = first;
+        const at::Tensor want = lora_dropped(x, dropout, module, first),
+                         change = lora_dropout_change(x, dropout, module, first);
         for (const int64_t most_blocks : {int64_t{1}, int64_t{100}, kDropoutBlocks}) {
           EXPECT_TRUE(masked_by_operators(x, dropout, mask, 1.0 / 0.7, 0.0, most_blocks).equal(want)) << width;
           EXPECT_TRUE(masked_by_operators(x, dropout, mask, 0.3 / 0.7, -1.0, most_blocks).equal(change)) << width;

@@ -13,11 +13,10 @@
 #include "model/head/kept_head.h"
 #include "model/tensor/torch_guard.h"
 #include "model/weights/rounded_matrices.h"
+#include "support/as_device.h"
 
 namespace mortise {
 namespace {
-
-const ComputeDevice kAsDevice{.by_operators = true, .text = "the CPU, as a device"};
 
 std::vector<at::Tensor> gradients_and_zero(Model& model) {
   std::vector<at::Tensor> out = gradients_of(model.parameters());
