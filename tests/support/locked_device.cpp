@@ -118,7 +118,7 @@ class LockedMemory final : public c10::Allocator {
   std::unordered_map<void*, size_t> sizes_;
   std::unordered_map<size_t, std::vector<char*>> free_;  // by size
   std::unordered_map<const void*, int> num_open_of_;     // by allocation
-  int num_open_ = 0;                                     // of all
+  int num_open_ = 0;                                     // how many have opened all
 };
 
 class LockedGuard final : public c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUse1> {

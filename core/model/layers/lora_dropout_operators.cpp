@@ -22,8 +22,7 @@ at::Tensor feature_words(const at::Tensor& owners_N, const at::Tensor& positions
                          const DropoutMask& mask) {
   const int64_t first_chunk = mask.first_feature / kFeatures, skipped = mask.first_feature % kFeatures;
   const int64_t rows = owners_N.size(0), chunks = (skipped + width + kFeatures - 1) / kFeatures;
-  const at::Tensor blocks =
-      at::arange(first_chunk * 8, (first_chunk + chunks) * 8, owners_N.options()).unsqueeze(0);
+  const at::Tensor blocks = at::arange(first_chunk * 8, (first_chunk + chunks) * 8, owners_N.options()).unsqueeze(0);
   const at::Tensor owners = owners_N.unsqueeze(1), positions = positions_N.unsqueeze(1);
   const at::Tensor words = philox_eight_words(
       {blocks, positions.__and__(kLow32), owners.__and__(kLow32), owners.__rshift__(32).__and__(kLow32)}, mask.key);
