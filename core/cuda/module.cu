@@ -5,6 +5,8 @@
 #include "cuda/kernels/attention.cuh"
 #include "cuda/kernels/decode.cuh"
 #include "cuda/kernels/edits.cuh"
+#include "cuda/kernels/expert_tensors.cuh"
+#include "cuda/kernels/experts.cuh"
 #include "cuda/kernels/gates.cuh"
 #include "cuda/kernels/head.cuh"
 #include "cuda/kernels/norm_gradients.cuh"
@@ -87,6 +89,37 @@ void gate_gradients(const float* gate_up, int64_t num_rows, int64_t width, bool 
   const auto kernel = is_gelu ? gated_backward_kernel<T, true> : gated_backward_kernel<T, false>;
   MORTISE_LAUNCH(kernel, blocks_for(width, kGateColumns) * blocks_for(num_rows, 1), kThreads, stream, gate_up, width,
                  static_cast<const T*>(d_out), static_cast<T*>(d_gate_up));
+}
+
+template <class T>
+void clamp_rows(const float* pairs, int64_t count, MortiseCudaClamp clamp, void* out, void* stream) {
+  MORTISE_LAUNCH(clamped_gate_kernel<T>, blocks_for(count, kGateColumns), kThreads, stream, pairs, count, clamp,
+                 static_cast<T*>(out));
+}
+
+template <class T>
+void clamp_gradients(const float* pairs, int64_t count, MortiseCudaClamp clamp, const void* d_out, void* d_pairs,
+                     void* stream) {
+  MORTISE_LAUNCH(clamped_gate_backward_kernel<T>, blocks_for(count, kGateColumns), kThreads, stream, pairs, count,
+                 clamp, static_cast<const T*>(d_out), static_cast<T*>(d_pairs));
+}
+
+// What the products of all pairs are made of, but for the number format.
+struct ExpertProduct {
+  int32_t divisor;
+  const float* bias;
+  const MortiseCudaExpertPairs& pairs;
+  int64_t depth, columns;
+  float* y;
+};
+
+template <class T, class Kernel>
+int start_product(Kernel kernel, const void* x, const void* weight, const ExpertProduct& p, void* stream) {
+  const int64_t num_tiles = p.pairs.num_pairs / p.pairs.tile_rows + p.pairs.num_experts;
+  MORTISE_LAUNCH(kernel, blocks_for(p.columns, kTileColumns) * blocks_for(num_tiles, 1), kThreads, stream,
+                 static_cast<const T*>(x), p.divisor, static_cast<const T*>(weight), p.bias, p.pairs.order,
+                 p.pairs.tiles, p.depth, p.columns, p.y);
+  return MORTISE_LAUNCHED();
 }
 
 template <class T>
@@ -211,6 +244,67 @@ int mortise_cuda_gated_backward(const float* gate_up, int64_t num_rows, int64_t 
   if (num_rows * width == 0) return 0;
   const auto gradients = d_out.is_bfloat16 != 0 ? gate_gradients<uint16_t> : gate_gradients<float>;
   gradients(gate_up, num_rows, width, activation == MORTISE_CUDA_GELU_TANH, d_out.numbers, d_gate_up, stream);
+  return MORTISE_LAUNCHED();
+}
+
+int mortise_cuda_clamped_gate(const float* pairs, int64_t num_rows, int64_t width, MortiseCudaClamp clamp,
+                              MortiseCudaOut out, void* stream) {
+  if (num_rows * width == 0) return 0;
+  const auto gate = out.is_bfloat16 != 0 ? clamp_rows<uint16_t> : clamp_rows<float>;
+  gate(pairs, num_rows * width, clamp, out.numbers, stream);
+  return MORTISE_LAUNCHED();
+}
+
+int mortise_cuda_clamped_gate_backward(const float* pairs, int64_t num_rows, int64_t width, MortiseCudaClamp clamp,
+                                       MortiseCudaIn d_out, void* d_pairs, void* stream) {
+  if (num_rows * width == 0) return 0;
+  const auto gradients = d_out.is_bfloat16 != 0 ? clamp_gradients<uint16_t> : clamp_gradients<float>;
+  gradients(pairs, num_rows * width, clamp, d_out.numbers, d_pairs, stream);
+  return MORTISE_LAUNCHED();
+}
+
+int mortise_cuda_route(const float* logits, int64_t num_tokens, int32_t num_experts, int32_t each, int32_t over_all,
+                       int64_t* experts, float* weights, void* stream) {
+  if (each > kMostChosen || each > num_experts) return 1;
+  if (num_tokens * each == 0) return 0;
+  MORTISE_LAUNCH(route_kernel, blocks_for(num_tokens, kWarps), kThreads, stream, logits, num_tokens, num_experts, each,
+                 over_all != 0, experts, weights);
+  return MORTISE_LAUNCHED();
+}
+
+int mortise_cuda_group_experts(const int64_t* experts, MortiseCudaExpertPairs pairs, void* stream) {
+  if (pairs.num_pairs == 0) return 0;
+  MORTISE_LAUNCH(group_experts_kernel, blocks_for(pairs.num_experts, 1), kThreads, stream, experts, pairs.num_pairs,
+                 pairs.tile_rows, pairs.order, pairs.tiles);
+  return MORTISE_LAUNCHED();
+}
+
+int mortise_cuda_expert_product(MortiseCudaIn x, int32_t divisor, const void* weight, int32_t stacked,
+                                const float* bias, MortiseCudaExpertPairs pairs, int64_t depth, int64_t columns,
+                                float* y, void* stream) {
+  constexpr int kFew = MORTISE_CUDA_FEW_TILE_ROWS, kMany = MORTISE_CUDA_TILE_ROWS;
+  constexpr int kFewHalf = MORTISE_CUDA_FEW_TILE_ROWS_BF16, kManyHalf = MORTISE_CUDA_TILE_ROWS_BF16;
+  const bool is_half = x.is_bfloat16 != 0, has_few = pairs.tile_rows == (is_half ? kFewHalf : kFew);
+  if (!has_few && pairs.tile_rows != (is_half ? kManyHalf : kMany)) return 1;
+  if (pairs.num_pairs == 0 || columns == 0) return 0;
+  const ExpertProduct product{divisor, bias, pairs, depth, columns, y};
+  if (is_half) {
+    const auto kernel =
+        has_few ? (stacked != 0 ? expert_tensor_kernel<kFewHalf, true> : expert_tensor_kernel<kFewHalf, false>)
+                : (stacked != 0 ? expert_tensor_kernel<kManyHalf, true> : expert_tensor_kernel<kManyHalf, false>);
+    return start_product<uint16_t>(kernel, x.numbers, weight, product, stream);
+  }
+  const auto kernel = has_few
+                          ? (stacked != 0 ? expert_product_kernel<kFew, true> : expert_product_kernel<kFew, false>)
+                          : (stacked != 0 ? expert_product_kernel<kMany, true> : expert_product_kernel<kMany, false>);
+  return start_product<float>(kernel, x.numbers, weight, product, stream);
+}
+
+int mortise_cuda_sum_experts(const float* y, const float* weights, int64_t num_tokens, int32_t each, int64_t width,
+                             float* out, void* stream) {
+  if (num_tokens * width == 0) return 0;
+  MORTISE_LAUNCH(sum_experts_kernel, blocks_for(width, kThreads) * blocks_for(num_tokens, 1), kThreads, stream, y,
+                 weights, each, width, out);
   return MORTISE_LAUNCHED();
 }
 

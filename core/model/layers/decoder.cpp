@@ -75,6 +75,7 @@ struct Pass {
     return code.normed_attention != nullptr && !on_qkv && !attend && !attend_unrotated &&
            takes_rotated_heads(shape(layer, {}), rope(layer), config.qk_norm);
   }
+  [[nodiscard]] bool samples() const { return attend_unrotated && !at::GradMode::is_enabled(); }
   // The factor of a norm.
   at::Tensor scale(const at::Tensor& weight) const { return config.norm_plus_one ? weight + 1.0 : weight; }
 };
@@ -225,7 +226,10 @@ Routing route_tokens(const Pass& pass, int64_t layer, const LayerLeaves& l, cons
   for (int64_t i = 0; i < layer; ++i) place += pass.config.has_experts(i) ? 1 : 0;
   const ExpertLeaves& e = l.experts;
   const at::Tensor logits = gate_product(pass, x, e.router, e.router_bias, e.router_lora, plain);
-  return route(logits, pass.config.moe, place, pass.routing.get());
+  const MoeConfig& moe = pass.config.moe;
+  const bool by_kernel = pass.samples() && pass.routing == nullptr && pass.code.route_to_sample != nullptr &&
+                         moe.experts_per_token <= MORTISE_CUDA_MOST_EXPERTS_PER_TOKEN;
+  return by_kernel ? pass.code.route_to_sample(logits, moe) : route(logits, moe, place, pass.routing.get());
 }
 
 // What mixture(x, routing, m, leaves, config) gives, if ranks may share the units of each expert. A rank then has a term of
@@ -272,7 +276,9 @@ at::Tensor mlp_fast(const Pass& pass, int64_t layer, const LayerWeights& w, cons
   }
   if (!w.experts.defined()) return out;
   const Routing routing = route_tokens(pass, layer, l, x, /*plain=*/false);
-  const at::Tensor sum = shared_mixture(pass, x, routing, m, l.experts, pass.code.mixture);
+  const bool by_kernels = pass.samples() && pass.code.mixture_to_sample != nullptr;
+  const at::Tensor sum =
+      shared_mixture(pass, x, routing, m, l.experts, by_kernels ? pass.code.mixture_to_sample : pass.code.mixture);
   return add_shared(pass, l, x, sum, out, /*plain=*/false);
 }
 

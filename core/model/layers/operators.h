@@ -44,6 +44,10 @@ struct LayerCode {
   // shape.rounds. Null: they are always two.
   at::Tensor (*normed_attention)(const at::Tensor& qkv_NQ, const PassSegments& segments, const RopeTable& table,
                                  const AttentionShape& shape, const HeadNorms& norms) = nullptr;
+  // The mixture and the choice of its router (without a RouterPass) in sampling. Null: `mixture` and route().
+  at::Tensor (*mixture_to_sample)(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
+                                  const ExpertLeaves& leaves, const ModelConfig& config) = nullptr;
+  Routing (*route_to_sample)(const at::Tensor& logits_NE, const MoeConfig& moe) = nullptr;
   // Norms and gates whose results only products of bfloat16 matrices read: they give bfloat16. Null: the product rounds them.
   const LayerCode* before_rounded = nullptr;
 };

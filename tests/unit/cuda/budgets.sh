@@ -29,6 +29,11 @@ awk -v other_archs="${2:-}" -v others="${3:-}" '
     budget["attention_split_kernelItLi4E"] = 112
     budget["attention_split_kernelIfLi8E"] = budget["attention_split_kernelItLi8E"] = 128
     budget["attention_split_kernelIfLi16E"] = budget["attention_split_kernelItLi16E"] = 128
+    budget["clamped_gate_kernel"] = 40
+    budget["clamped_gate_backward_kernel"] = 48
+    budget["route_kernel"] = budget["group_experts_kernel"] = budget["sum_experts_kernel"] = 40
+    budget["expert_product_kernel"] = 64
+    budget["expert_tensor_kernel"] = 80
     budget["sample_kernel"] = 64
     budget["edit_kernel"] = 52
     budget["top_kernel"] = 40
