@@ -123,11 +123,11 @@ int start_product(Kernel kernel, const void* x, const void* weight, const Expert
 }
 
 template <class T>
-void rotate_heads(const float* qkv, int64_t num_rows, const MortiseCudaHeads& heads, const MortiseCudaHeadNorms& norms,
-                  const MortiseCudaRotation& rotation, const int32_t* sources, int64_t num_keys,
-                  const MortiseCudaHeadRows& out, void* stream) {
+void rotate_heads(const float* qkv, const float* bias, int64_t num_rows, const MortiseCudaHeads& heads,
+                  const MortiseCudaHeadNorms& norms, const MortiseCudaRotation& rotation, const int32_t* sources,
+                  int64_t num_keys, const MortiseCudaHeadRows& out, void* stream) {
   const int64_t count = num_rows * heads.num_heads + 2 * num_keys * heads.num_kv_heads;
-  MORTISE_LAUNCH(rotate_heads_kernel<T>, blocks_for(count, kWarps), kThreads, stream, qkv, num_rows, heads, norms,
+  MORTISE_LAUNCH(rotate_heads_kernel<T>, blocks_for(count, kWarps), kThreads, stream, qkv, bias, num_rows, heads, norms,
                  rotation, sources, count, static_cast<T*>(out.q), static_cast<T*>(out.k), static_cast<T*>(out.v));
 }
 
@@ -142,6 +142,22 @@ void rotate_heads_back(const float* qkv, int64_t num_rows, const MortiseCudaHead
   MORTISE_LAUNCH(kernel, blocks_for(num_rows, MORTISE_CUDA_NORM_ROWS), kThreads, stream, qkv, num_rows, heads, norms,
                  rotation, copies, static_cast<const T*>(d_out.q), static_cast<const T*>(d_out.k),
                  static_cast<const T*>(d_out.v), d_qkv, part_sums);
+}
+
+template <class T>
+void rotate_biased_heads_back(int64_t num_rows, const MortiseCudaHeads& heads, const MortiseCudaRotation& rotation,
+                              const MortiseCudaCopies& copies, const MortiseCudaHeadRows& d_out, float* d_qkv,
+                              float* part_sums, void* stream) {
+  const auto kernel = heads.head_dim <= 128 ? biased_heads_backward_kernel<T, 2> : biased_heads_backward_kernel<T, 4>;
+  MORTISE_LAUNCH(kernel, blocks_for(num_rows, MORTISE_CUDA_NORM_ROWS), kThreads, stream, num_rows, heads, rotation,
+                 copies, static_cast<const T*>(d_out.q), static_cast<const T*>(d_out.k), static_cast<const T*>(d_out.v),
+                 d_qkv, part_sums);
+}
+
+// The sums of the columns of what MORTISE_CUDA_NORM_ROWS rows each have added up.
+void add_parts(const float* part_sums, int64_t num_rows, int64_t width, float* sums, void* stream) {
+  MORTISE_LAUNCH(column_sum_kernel, blocks_for(width, 32), kThreads, stream, part_sums,
+                 blocks_for(num_rows, MORTISE_CUDA_NORM_ROWS), width, sums);
 }
 
 template <class T>
@@ -226,8 +242,7 @@ int mortise_cuda_rms_norm_backward(const float* x, const float* weight, float ep
   if (num_rows == 0 || width == 0) return 0;
   const auto gradients = d_out.is_bfloat16 != 0 ? norm_gradients<uint16_t> : norm_gradients<float>;
   gradients(x, weight, eps, num_rows, width, d_out.numbers, extra, dx, part_sums, stream);
-  MORTISE_LAUNCH(column_sum_kernel, blocks_for(width, 32), kThreads, stream, part_sums,
-                 blocks_for(num_rows, MORTISE_CUDA_NORM_ROWS), width, d_weight);
+  add_parts(part_sums, num_rows, width, d_weight, stream);
   return MORTISE_LAUNCHED();
 }
 
@@ -308,29 +323,36 @@ int mortise_cuda_sum_experts(const float* y, const float* weights, int64_t num_t
   return MORTISE_LAUNCHED();
 }
 
-int mortise_cuda_rotate_heads(const float* qkv, int64_t num_rows, MortiseCudaHeads heads, MortiseCudaHeadNorms norms,
-                              MortiseCudaRotation rotation, const int32_t* sources, int64_t num_keys,
-                              MortiseCudaHeadRows out, void* stream) {
-  if (heads.head_dim > MORTISE_CUDA_MOST_HEAD_DIM) return 1;
+int mortise_cuda_rotate_heads(const float* qkv, const float* bias, int64_t num_rows, MortiseCudaHeads heads,
+                              MortiseCudaHeadNorms norms, MortiseCudaRotation rotation, const int32_t* sources,
+                              int64_t num_keys, MortiseCudaHeadRows out, void* stream) {
+  const bool has_both = bias != nullptr && norms.q_weight != nullptr;
+  if (heads.head_dim > MORTISE_CUDA_MOST_HEAD_DIM || has_both) return 1;
   if (num_rows == 0) return 0;
   const auto rotate = out.is_bfloat16 != 0 ? rotate_heads<uint16_t> : rotate_heads<float>;
-  rotate(qkv, num_rows, heads, norms, rotation, sources, num_keys, out, stream);
+  rotate(qkv, bias, num_rows, heads, norms, rotation, sources, num_keys, out, stream);
   return MORTISE_LAUNCHED();
 }
 
 int mortise_cuda_rotate_heads_backward(const float* qkv, int64_t num_rows, MortiseCudaHeads heads,
                                        MortiseCudaHeadNorms norms, MortiseCudaRotation rotation,
                                        MortiseCudaCopies copies, MortiseCudaHeadRows d_out, float* d_qkv,
-                                       float* part_sums, float* d_norms, void* stream) {
+                                       float* part_sums, float* d_norms, float* d_bias, void* stream) {
   const bool has_norms = norms.q_weight != nullptr;
   if (heads.head_dim > MORTISE_CUDA_MOST_HEAD_DIM || (has_norms && heads.head_dim % 2 != 0)) return 1;
+  if (has_norms && d_bias != nullptr) return 1;
   if (num_rows == 0) return 0;
+  if (d_bias != nullptr) {
+    const auto rotate = d_out.is_bfloat16 != 0 ? rotate_biased_heads_back<uint16_t> : rotate_biased_heads_back<float>;
+    rotate(num_rows, heads, rotation, copies, d_out, d_qkv, part_sums, stream);
+    const int64_t numbers = (heads.num_heads + 2 * int64_t{heads.num_kv_heads}) * heads.head_dim;
+    add_parts(part_sums, num_rows, numbers, d_bias, stream);
+    return MORTISE_LAUNCHED();
+  }
   const auto rotate = d_out.is_bfloat16 != 0 ? rotate_heads_back<uint16_t> : rotate_heads_back<float>;
   rotate(qkv, num_rows, heads, norms, rotation, copies, d_out, d_qkv, part_sums, stream);
   if (!has_norms) return MORTISE_LAUNCHED();
-  const int64_t width = 2 * int64_t{heads.head_dim};
-  MORTISE_LAUNCH(column_sum_kernel, blocks_for(width, 32), kThreads, stream, part_sums,
-                 blocks_for(num_rows, MORTISE_CUDA_NORM_ROWS), width, d_norms);
+  add_parts(part_sums, num_rows, 2 * int64_t{heads.head_dim}, d_norms, stream);
   return MORTISE_LAUNCHED();
 }
 

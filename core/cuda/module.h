@@ -236,19 +236,21 @@ MORTISE_CUDA_API int mortise_cuda_expert_product(MortiseCudaIn x, int32_t diviso
 /* out[token] = the sum of weights[pair] y[pair] over the token's `each` pairs, in their order. y [tokens each, width] */
 MORTISE_CUDA_API int mortise_cuda_sum_experts(const float* y, const float* weights, int64_t num_tokens, int32_t each,
                                               int64_t width, float* out, void* stream);
-/* Norms and rotates queries and keys of qkv rows, and writes heads. Key row i is of qkv row sources[i] (NULL: of row i, and
-   num_keys = num_rows). Error 1: a head that is too large. */
-MORTISE_CUDA_API int mortise_cuda_rotate_heads(const float* qkv, int64_t num_rows, MortiseCudaHeads heads,
-                                               MortiseCudaHeadNorms norms, MortiseCudaRotation rotation,
-                                               const int32_t* sources, int64_t num_keys, MortiseCudaHeadRows out,
-                                               void* stream);
+/* Adds `bias` (a row; may be NULL) to qkv rows, norms and rotates queries and keys, and writes heads. Key row i is of qkv row sources[i] (NULL: of row i, and
+   num_keys = num_rows). Error 1: a head that is too large, or norms with a bias. */
+MORTISE_CUDA_API int mortise_cuda_rotate_heads(const float* qkv, const float* bias, int64_t num_rows,
+                                               MortiseCudaHeads heads, MortiseCudaHeadNorms norms,
+                                               MortiseCudaRotation rotation, const int32_t* sources, int64_t num_keys,
+                                               MortiseCudaHeadRows out, void* stream);
 /* The gradient of qkv from those of what mortise_cuda_rotate_heads() wrote. With norms also d_norms [2, head_dim], for q and
-   k; part_sums is scratch for ceil(rows / MORTISE_CUDA_NORM_ROWS) times as many. Error 1: a head that is too large, or one
-   with a norm and an odd number of numbers. */
+   k; part_sums is scratch for ceil(rows / MORTISE_CUDA_NORM_ROWS) times as many. Without norms d_bias may be a row of qkv, and
+   part_sums has as many of these. Error 1: a head that is too large, or one with a norm and an odd number of numbers, or norms
+   with a bias. */
 MORTISE_CUDA_API int mortise_cuda_rotate_heads_backward(const float* qkv, int64_t num_rows, MortiseCudaHeads heads,
                                                         MortiseCudaHeadNorms norms, MortiseCudaRotation rotation,
                                                         MortiseCudaCopies copies, MortiseCudaHeadRows d_out,
-                                                        float* d_qkv, float* part_sums, float* d_norms, void* stream);
+                                                        float* d_qkv, float* part_sums, float* d_norms, float* d_bias,
+                                                        void* stream);
 /* Adds `bias` (a row; may be NULL) and rotates the first 2 half numbers of queries and keys, all in place; cosines and sines are
    [positions, half]. Writes keys and values of row r at positions[r]. */
 MORTISE_CUDA_API int mortise_cuda_rope_write(float* qkv, int64_t num_rows, MortiseCudaHeads heads, const float* bias,

@@ -166,22 +166,27 @@ at::Tensor on_own_heads(const Pass& pass, int64_t layer, const at::Tensor& sinks
 }
 
 // Norms, rotation and attention of queries, keys and values as one. The product behind it reads bfloat16, an adapter does not.
-at::Tensor normed_attention(const Pass& pass, int64_t layer, const LayerLeaves& l, const at::Tensor& qkv) {
+at::Tensor normed_attention(const Pass& pass, int64_t layer, const LayerLeaves& l, const at::Tensor& qkv,
+                            const HeadBias& bias) {
   HeadNorms norms;
   if (pass.config.qk_norm) norms = {pass.scale(l.q_norm), pass.scale(l.k_norm), pass.config.rms_norm_eps};
   const bool keeps_dtype = pass.sequence != nullptr || !l.o_lora.empty();
   return on_own_heads(pass, layer, l.sinks, qkv, [&](const at::Tensor& heads, const AttentionShape& shape) {
-    const at::Tensor out = pass.code.normed_attention(heads, pass.segments, pass.rope(layer), shape, norms);
+    const at::Tensor out = pass.code.normed_attention(heads, pass.segments, pass.rope(layer), shape, norms, bias);
     return keeps_dtype ? out.to(heads.scalar_type()) : out;
   });
 }
 
 at::Tensor attention_fast(const Pass& pass, int64_t layer, const LayerWeights& w, const LayerMatrices& m,
                           const LayerLeaves& l, const at::Tensor& x) {
-  const bool adds_bias = pass.attend_unrotated && !pass.config.qk_norm;  // attention does
+  const bool is_rotated = pass.takes_normed_attention(layer);
+  // Whether attention adds the bias. Adapters train it by their product, and ranks that share tokens have other heads.
+  const bool adds_bias =
+      !pass.config.qk_norm && (pass.attend_unrotated || (is_rotated && l.qkv_lora.empty() && pass.sequence == nullptr));
   at::Tensor qkv = fused(pass, x, w.qkv_weight_QH, m.qkv_QH, adds_bias ? at::Tensor() : w.qkv_bias_Q, l.qkv_weights,
                          adds_bias ? std::vector<at::Tensor>() : l.qkv_biases, l.qkv_lora);
-  if (pass.takes_normed_attention(layer)) return normed_attention(pass, layer, l, qkv);
+  if (is_rotated)
+    return normed_attention(pass, layer, l, qkv, adds_bias ? HeadBias{w.qkv_bias_Q, l.qkv_biases} : HeadBias());
   if (pass.config.qk_norm) {
     qkv = pass.code.qk_norm(qkv, pass.scale(l.q_norm), pass.scale(l.k_norm), pass.config.num_heads,
                             pass.config.num_kv_heads, pass.config.rms_norm_eps);

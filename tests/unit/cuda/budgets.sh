@@ -24,6 +24,8 @@ awk -v other_archs="${2:-}" -v others="${3:-}" '
     budget["rotate_heads_backward_kernelIfLi0E"] = budget["rotate_heads_backward_kernelItLi0E"] = 64
     budget["rotate_heads_backward_kernelIfLi2E"] = budget["rotate_heads_backward_kernelItLi2E"] = 80
     budget["rotate_heads_backward_kernelIfLi4E"] = budget["rotate_heads_backward_kernelItLi4E"] = 128
+    budget["biased_heads_backward_kernelIfLi2E"] = budget["biased_heads_backward_kernelItLi2E"] = 80
+    budget["biased_heads_backward_kernelIfLi4E"] = budget["biased_heads_backward_kernelItLi4E"] = 128
     # What two blocks of a multiprocessor may have, but for the instances with room: float or bfloat16 numbers, 4 query heads.
     budget["attention_split_kernelIfLi4E"] = 108
     budget["attention_split_kernelItLi4E"] = 112
