@@ -35,6 +35,17 @@ class DeviceDecodeTest : public DeviceKernelsTest, public testing::WithParamInte
   std::optional<test::UseRecordedGraphs> graphs_;
 };
 
+// Moves the model, and counts what the graph of its decoding steps starts. Recorded graphs must be in use.
+inline test::GraphCounts counts_of_a_step(Model& model) {
+  move_to_device(model);
+  test::RecordedGraphs::reset();
+  SamplingParams params;
+  params.max_new_tokens = 4;
+  run_all(*make_engine(model), {make_request(1, {5, 6, 7}, 2, params)});
+  EXPECT_EQ(test::RecordedGraphs::counts().captures, 1);
+  return test::RecordedGraphs::counts();
+}
+
 // A model whose layers have experts, two for each token: those of Qwen3, of Qwen2 with one that all tokens pass, of gpt-oss.
 enum class Mixture { kQwen3, kQwen2, kGptOss };
 inline Model tiny_mixture(Mixture kind, const std::string& dtype, int64_t num_experts = 5, int64_t num_layers = 2) {

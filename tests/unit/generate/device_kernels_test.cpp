@@ -323,14 +323,9 @@ TEST_F(DeviceKernelsTest, ALayerOfAStepIsNineCalls) {
       config.num_layers = num_layers;
       Model model = *Model::random(config, 3, dtype);
       ASSERT_TRUE(model.weights().layers[0].qkv_bias_Q.defined());
-      move_to_device(model);
-      test::RecordedGraphs::reset();
-      SamplingParams params;
-      params.max_new_tokens = 4;
-      run_all(*make_engine(model), {make_request(1, {5, 6, 7}, 2, params)});
-      ASSERT_EQ(test::RecordedGraphs::counts().captures, 1);
-      started.push_back(test::RecordedGraphs::counts().started);
-      widened.push_back(test::RecordedGraphs::counts().widened);
+      const test::GraphCounts counts = counts_of_a_step(model);
+      started.push_back(counts.started);
+      widened.push_back(counts.widened);
     }
     EXPECT_EQ(started[1] - started[0], 9) << dtype;
     EXPECT_EQ(widened[1] - widened[0], dtype == std::string("bfloat16") ? 8 : 0) << "two matrices of each product";
