@@ -38,7 +38,7 @@ TEST_F(DeviceKernelsTest, ManyTokensOfAnExpertAreByLibtorch) {
   EXPECT_FALSE(GraphedDecode::serves(large, 1, true));
 }
 
-// With experts: norms, products of heads, and attention as in a dense layer, and then the router, its choice, the pairs by expert, two
+// With experts: norms, products of heads and attention as in a dense layer. Then the router, its choice, the pairs by expert, two
 // products with the gate between them, and the sum. In a bfloat16 model the router reads float32, so that what the experts read
 // is rounded.
 TEST_F(DeviceKernelsTest, ALayerWithExpertsIsThirteenCalls) {
