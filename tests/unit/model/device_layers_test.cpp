@@ -8,6 +8,7 @@
 #include "model/layers/rotated_heads.h"
 #include "model/padded_eval.h"
 #include "stored_tensor.h"
+#include "support/expert_check.h"
 #include "support/golden_models.h"
 #include "support/started_kernels.h"
 
@@ -221,6 +222,12 @@ TEST(DeviceLayersOfExperts, AnExpertWithoutTokensHasAGradientOfZeros) {
     }
     EXPECT_GE(num_zeros, 2 * 3) << "three matrices of an expert in each of two layers";
   }
+}
+
+// Tiles of both sizes, and rows that no tile fills.
+TEST(DeviceLayersOfExperts, KernelsThatSampleEqualFloat64) {
+  const test::TrainingKernels kernels;
+  for (const int64_t num_tokens : {2, 30}) test::expect_kernels_compute_experts(at::kCPU, {80, 72, 3, 2}, num_tokens);
 }
 
 // ---- what a layer costs ----
