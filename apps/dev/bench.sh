@@ -11,7 +11,7 @@
 #   head      the fused head: memory by tokens and vocabulary, time against plain torch ([memory|time|all] [rounds])
 #   device    passes and sampling on a GPU, in float32 and bfloat16 ([c1|c1v|c2|all] [repeats] [cpu-as-device]); JSON as below
 #   device PART...  a GPU against its own limits, torch and transformers, in turns (limits, decode, queue, head, train, losses,
-#             optimizer, memory, match, step; --shape 0.5b|1.5b|7b|0.6b|tiny, --rounds N, --repeats N, cpu-as-device); JSON in
+#             optimizer, memory, match, step; --shape 0.5b|1.5b|7b|0.6b|moe|tiny|tiny_moe, --rounds N, --repeats N, cpu-as-device); JSON in
 #             build/bench/device, and of a GPU also in docs/measured; installs the oracles
 #   losses    every policy loss with gradient over 4.2 M tokens, through its plugin and in eager torch, and the time of one
 #             core's pass over the same memory ([rounds] [loss ...])

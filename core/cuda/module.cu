@@ -5,6 +5,8 @@
 #include "cuda/kernels/attention.cuh"
 #include "cuda/kernels/decode.cuh"
 #include "cuda/kernels/edits.cuh"
+#include "cuda/kernels/expert_tensors.cuh"
+#include "cuda/kernels/experts.cuh"
 #include "cuda/kernels/gates.cuh"
 #include "cuda/kernels/head.cuh"
 #include "cuda/kernels/norm_gradients.cuh"
@@ -90,11 +92,42 @@ void gate_gradients(const float* gate_up, int64_t num_rows, int64_t width, bool 
 }
 
 template <class T>
-void rotate_heads(const float* qkv, int64_t num_rows, const MortiseCudaHeads& heads, const MortiseCudaHeadNorms& norms,
-                  const MortiseCudaRotation& rotation, const int32_t* sources, int64_t num_keys,
-                  const MortiseCudaHeadRows& out, void* stream) {
+void clamp_rows(const float* pairs, int64_t count, MortiseCudaClamp clamp, void* out, void* stream) {
+  MORTISE_LAUNCH(clamped_gate_kernel<T>, blocks_for(count, kGateColumns), kThreads, stream, pairs, count, clamp,
+                 static_cast<T*>(out));
+}
+
+template <class T>
+void clamp_gradients(const float* pairs, int64_t count, MortiseCudaClamp clamp, const void* d_out, void* d_pairs,
+                     void* stream) {
+  MORTISE_LAUNCH(clamped_gate_backward_kernel<T>, blocks_for(count, kGateColumns), kThreads, stream, pairs, count,
+                 clamp, static_cast<const T*>(d_out), static_cast<T*>(d_pairs));
+}
+
+// What the products of all pairs are made of, but for the number format.
+struct ExpertProduct {
+  int32_t divisor;
+  const float* bias;
+  const MortiseCudaExpertPairs& pairs;
+  int64_t depth, columns;
+  float* y;
+};
+
+template <class T, class Kernel>
+int start_product(Kernel kernel, const void* x, const void* weight, const ExpertProduct& p, void* stream) {
+  const int64_t num_tiles = p.pairs.num_pairs / p.pairs.tile_rows + p.pairs.num_experts;
+  MORTISE_LAUNCH(kernel, blocks_for(p.columns, kTileColumns) * blocks_for(num_tiles, 1), kThreads, stream,
+                 static_cast<const T*>(x), p.divisor, static_cast<const T*>(weight), p.bias, p.pairs.order,
+                 p.pairs.tiles, p.depth, p.columns, p.y);
+  return MORTISE_LAUNCHED();
+}
+
+template <class T>
+void rotate_heads(const float* qkv, const float* bias, int64_t num_rows, const MortiseCudaHeads& heads,
+                  const MortiseCudaHeadNorms& norms, const MortiseCudaRotation& rotation, const int32_t* sources,
+                  int64_t num_keys, const MortiseCudaHeadRows& out, void* stream) {
   const int64_t count = num_rows * heads.num_heads + 2 * num_keys * heads.num_kv_heads;
-  MORTISE_LAUNCH(rotate_heads_kernel<T>, blocks_for(count, kWarps), kThreads, stream, qkv, num_rows, heads, norms,
+  MORTISE_LAUNCH(rotate_heads_kernel<T>, blocks_for(count, kWarps), kThreads, stream, qkv, bias, num_rows, heads, norms,
                  rotation, sources, count, static_cast<T*>(out.q), static_cast<T*>(out.k), static_cast<T*>(out.v));
 }
 
@@ -109,6 +142,22 @@ void rotate_heads_back(const float* qkv, int64_t num_rows, const MortiseCudaHead
   MORTISE_LAUNCH(kernel, blocks_for(num_rows, MORTISE_CUDA_NORM_ROWS), kThreads, stream, qkv, num_rows, heads, norms,
                  rotation, copies, static_cast<const T*>(d_out.q), static_cast<const T*>(d_out.k),
                  static_cast<const T*>(d_out.v), d_qkv, part_sums);
+}
+
+template <class T>
+void rotate_biased_heads_back(int64_t num_rows, const MortiseCudaHeads& heads, const MortiseCudaRotation& rotation,
+                              const MortiseCudaCopies& copies, const MortiseCudaHeadRows& d_out, float* d_qkv,
+                              float* part_sums, void* stream) {
+  const auto kernel = heads.head_dim <= 128 ? biased_heads_backward_kernel<T, 2> : biased_heads_backward_kernel<T, 4>;
+  MORTISE_LAUNCH(kernel, blocks_for(num_rows, MORTISE_CUDA_NORM_ROWS), kThreads, stream, num_rows, heads, rotation,
+                 copies, static_cast<const T*>(d_out.q), static_cast<const T*>(d_out.k), static_cast<const T*>(d_out.v),
+                 d_qkv, part_sums);
+}
+
+// The sums of the columns of what MORTISE_CUDA_NORM_ROWS rows each have added up.
+void add_parts(const float* part_sums, int64_t num_rows, int64_t width, float* sums, void* stream) {
+  MORTISE_LAUNCH(column_sum_kernel, blocks_for(width, 32), kThreads, stream, part_sums,
+                 blocks_for(num_rows, MORTISE_CUDA_NORM_ROWS), width, sums);
 }
 
 template <class T>
@@ -193,8 +242,7 @@ int mortise_cuda_rms_norm_backward(const float* x, const float* weight, float ep
   if (num_rows == 0 || width == 0) return 0;
   const auto gradients = d_out.is_bfloat16 != 0 ? norm_gradients<uint16_t> : norm_gradients<float>;
   gradients(x, weight, eps, num_rows, width, d_out.numbers, extra, dx, part_sums, stream);
-  MORTISE_LAUNCH(column_sum_kernel, blocks_for(width, 32), kThreads, stream, part_sums,
-                 blocks_for(num_rows, MORTISE_CUDA_NORM_ROWS), width, d_weight);
+  add_parts(part_sums, num_rows, width, d_weight, stream);
   return MORTISE_LAUNCHED();
 }
 
@@ -214,29 +262,97 @@ int mortise_cuda_gated_backward(const float* gate_up, int64_t num_rows, int64_t 
   return MORTISE_LAUNCHED();
 }
 
-int mortise_cuda_rotate_heads(const float* qkv, int64_t num_rows, MortiseCudaHeads heads, MortiseCudaHeadNorms norms,
-                              MortiseCudaRotation rotation, const int32_t* sources, int64_t num_keys,
-                              MortiseCudaHeadRows out, void* stream) {
-  if (heads.head_dim > MORTISE_CUDA_MOST_HEAD_DIM) return 1;
+int mortise_cuda_clamped_gate(const float* pairs, int64_t num_rows, int64_t width, MortiseCudaClamp clamp,
+                              MortiseCudaOut out, void* stream) {
+  if (num_rows * width == 0) return 0;
+  const auto gate = out.is_bfloat16 != 0 ? clamp_rows<uint16_t> : clamp_rows<float>;
+  gate(pairs, num_rows * width, clamp, out.numbers, stream);
+  return MORTISE_LAUNCHED();
+}
+
+int mortise_cuda_clamped_gate_backward(const float* pairs, int64_t num_rows, int64_t width, MortiseCudaClamp clamp,
+                                       MortiseCudaIn d_out, void* d_pairs, void* stream) {
+  if (num_rows * width == 0) return 0;
+  const auto gradients = d_out.is_bfloat16 != 0 ? clamp_gradients<uint16_t> : clamp_gradients<float>;
+  gradients(pairs, num_rows * width, clamp, d_out.numbers, d_pairs, stream);
+  return MORTISE_LAUNCHED();
+}
+
+int mortise_cuda_route(const float* logits, int64_t num_tokens, int32_t num_experts, int32_t each, int32_t over_all,
+                       int64_t* experts, float* weights, void* stream) {
+  if (each > kMostChosen || each > num_experts) return 1;
+  if (num_tokens * each == 0) return 0;
+  MORTISE_LAUNCH(route_kernel, blocks_for(num_tokens, kWarps), kThreads, stream, logits, num_tokens, num_experts, each,
+                 over_all != 0, experts, weights);
+  return MORTISE_LAUNCHED();
+}
+
+int mortise_cuda_group_experts(const int64_t* experts, MortiseCudaExpertPairs pairs, void* stream) {
+  if (pairs.num_pairs == 0) return 0;
+  MORTISE_LAUNCH(group_experts_kernel, blocks_for(pairs.num_experts, 1), kThreads, stream, experts, pairs.num_pairs,
+                 pairs.tile_rows, pairs.order, pairs.tiles);
+  return MORTISE_LAUNCHED();
+}
+
+int mortise_cuda_expert_product(MortiseCudaIn x, int32_t divisor, const void* weight, int32_t stacked,
+                                const float* bias, MortiseCudaExpertPairs pairs, int64_t depth, int64_t columns,
+                                float* y, void* stream) {
+  constexpr int kFew = MORTISE_CUDA_FEW_TILE_ROWS, kMany = MORTISE_CUDA_TILE_ROWS;
+  constexpr int kFewHalf = MORTISE_CUDA_FEW_TILE_ROWS_BF16, kManyHalf = MORTISE_CUDA_TILE_ROWS_BF16;
+  const bool is_half = x.is_bfloat16 != 0, has_few = pairs.tile_rows == (is_half ? kFewHalf : kFew);
+  if (!has_few && pairs.tile_rows != (is_half ? kManyHalf : kMany)) return 1;
+  if (pairs.num_pairs == 0 || columns == 0) return 0;
+  const ExpertProduct product{divisor, bias, pairs, depth, columns, y};
+  if (is_half) {
+    const auto kernel =
+        has_few ? (stacked != 0 ? expert_tensor_kernel<kFewHalf, true> : expert_tensor_kernel<kFewHalf, false>)
+                : (stacked != 0 ? expert_tensor_kernel<kManyHalf, true> : expert_tensor_kernel<kManyHalf, false>);
+    return start_product<uint16_t>(kernel, x.numbers, weight, product, stream);
+  }
+  const auto kernel = has_few
+                          ? (stacked != 0 ? expert_product_kernel<kFew, true> : expert_product_kernel<kFew, false>)
+                          : (stacked != 0 ? expert_product_kernel<kMany, true> : expert_product_kernel<kMany, false>);
+  return start_product<float>(kernel, x.numbers, weight, product, stream);
+}
+
+int mortise_cuda_sum_experts(const float* y, const float* weights, int64_t num_tokens, int32_t each, int64_t width,
+                             float* out, void* stream) {
+  if (num_tokens * width == 0) return 0;
+  MORTISE_LAUNCH(sum_experts_kernel, blocks_for(width, kThreads) * blocks_for(num_tokens, 1), kThreads, stream, y,
+                 weights, each, width, out);
+  return MORTISE_LAUNCHED();
+}
+
+int mortise_cuda_rotate_heads(const float* qkv, const float* bias, int64_t num_rows, MortiseCudaHeads heads,
+                              MortiseCudaHeadNorms norms, MortiseCudaRotation rotation, const int32_t* sources,
+                              int64_t num_keys, MortiseCudaHeadRows out, void* stream) {
+  const bool has_both = bias != nullptr && norms.q_weight != nullptr;
+  if (heads.head_dim > MORTISE_CUDA_MOST_HEAD_DIM || has_both) return 1;
   if (num_rows == 0) return 0;
   const auto rotate = out.is_bfloat16 != 0 ? rotate_heads<uint16_t> : rotate_heads<float>;
-  rotate(qkv, num_rows, heads, norms, rotation, sources, num_keys, out, stream);
+  rotate(qkv, bias, num_rows, heads, norms, rotation, sources, num_keys, out, stream);
   return MORTISE_LAUNCHED();
 }
 
 int mortise_cuda_rotate_heads_backward(const float* qkv, int64_t num_rows, MortiseCudaHeads heads,
                                        MortiseCudaHeadNorms norms, MortiseCudaRotation rotation,
                                        MortiseCudaCopies copies, MortiseCudaHeadRows d_out, float* d_qkv,
-                                       float* part_sums, float* d_norms, void* stream) {
+                                       float* part_sums, float* d_norms, float* d_bias, void* stream) {
   const bool has_norms = norms.q_weight != nullptr;
   if (heads.head_dim > MORTISE_CUDA_MOST_HEAD_DIM || (has_norms && heads.head_dim % 2 != 0)) return 1;
+  if (has_norms && d_bias != nullptr) return 1;
   if (num_rows == 0) return 0;
+  if (d_bias != nullptr) {
+    const auto rotate = d_out.is_bfloat16 != 0 ? rotate_biased_heads_back<uint16_t> : rotate_biased_heads_back<float>;
+    rotate(num_rows, heads, rotation, copies, d_out, d_qkv, part_sums, stream);
+    const int64_t numbers = (heads.num_heads + 2 * int64_t{heads.num_kv_heads}) * heads.head_dim;
+    add_parts(part_sums, num_rows, numbers, d_bias, stream);
+    return MORTISE_LAUNCHED();
+  }
   const auto rotate = d_out.is_bfloat16 != 0 ? rotate_heads_back<uint16_t> : rotate_heads_back<float>;
   rotate(qkv, num_rows, heads, norms, rotation, copies, d_out, d_qkv, part_sums, stream);
   if (!has_norms) return MORTISE_LAUNCHED();
-  const int64_t width = 2 * int64_t{heads.head_dim};
-  MORTISE_LAUNCH(column_sum_kernel, blocks_for(width, 32), kThreads, stream, part_sums,
-                 blocks_for(num_rows, MORTISE_CUDA_NORM_ROWS), width, d_norms);
+  add_parts(part_sums, num_rows, 2 * int64_t{heads.head_dim}, d_norms, stream);
   return MORTISE_LAUNCHED();
 }
 

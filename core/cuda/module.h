@@ -83,6 +83,32 @@ typedef struct MortiseCudaHeadRows {
 
 typedef enum MortiseCudaActivation { MORTISE_CUDA_SILU = 0, MORTISE_CUDA_GELU_TANH = 1 } MortiseCudaActivation;
 
+/* The gate of gpt-oss: kernels/gates.cuh. */
+typedef struct MortiseCudaClamp {
+  float alpha, limit;
+} MortiseCudaClamp;
+
+/* A mixture of experts while it samples: kernels/experts.cuh. */
+#define MORTISE_CUDA_MOST_EXPERTS_PER_TOKEN 32
+/* Rows of a tile where experts have few, and elsewhere, for float32 and for bfloat16 matrices. */
+#define MORTISE_CUDA_FEW_TILE_ROWS 4
+#define MORTISE_CUDA_TILE_ROWS 16
+#define MORTISE_CUDA_FEW_TILE_ROWS_BF16 16
+#define MORTISE_CUDA_TILE_ROWS_BF16 64
+
+/* Rows of one product with the same expert: those of the pairs order[first] to order[first + count - 1]. */
+typedef struct MortiseCudaExpertTile {
+  int32_t expert, first, count;
+} MortiseCudaExpertTile;
+
+/* Pairs of a token and one of its experts, by expert: what mortise_cuda_group_experts() wrote. Tiles have tile_rows rows,
+   one of the numbers above; there is room for num_pairs / tile_rows + num_experts. */
+typedef struct MortiseCudaExpertPairs {
+  int32_t* order; /* [num_pairs] */
+  MortiseCudaExpertTile* tiles;
+  int32_t num_pairs, num_experts, tile_rows;
+} MortiseCudaExpertPairs;
+
 #define MORTISE_CUDA_NORM_ROWS 16         /* rows of one part of the gradient of a norm's weight */
 #define MORTISE_CUDA_MOST_NORM_WIDTH 8192 /* numbers of a row whose norm has a gradient here */
 
@@ -187,19 +213,44 @@ MORTISE_CUDA_API int mortise_cuda_gated(const float* gate_up, int64_t num_rows, 
 MORTISE_CUDA_API int mortise_cuda_gated_backward(const float* gate_up, int64_t num_rows, int64_t width,
                                                  MortiseCudaActivation activation, MortiseCudaIn d_out, void* d_gate_up,
                                                  void* stream);
-/* Norms and rotates queries and keys of qkv rows, and writes heads. Key row i is of qkv row sources[i] (NULL: of row i, and
-   num_keys = num_rows). Error 1: a head that is too large. */
-MORTISE_CUDA_API int mortise_cuda_rotate_heads(const float* qkv, int64_t num_rows, MortiseCudaHeads heads,
-                                               MortiseCudaHeadNorms norms, MortiseCudaRotation rotation,
-                                               const int32_t* sources, int64_t num_keys, MortiseCudaHeadRows out,
-                                               void* stream);
+/* The gate of gpt-oss. pairs [rows, 2 width]: a unit's gate before its up. */
+MORTISE_CUDA_API int mortise_cuda_clamped_gate(const float* pairs, int64_t num_rows, int64_t width,
+                                               MortiseCudaClamp clamp, MortiseCudaOut out, void* stream);
+MORTISE_CUDA_API int mortise_cuda_clamped_gate_backward(const float* pairs, int64_t num_rows, int64_t width,
+                                                        MortiseCudaClamp clamp, MortiseCudaIn d_out, void* d_pairs,
+                                                        void* stream);
+/* The `each` experts of each token, ascending, and their weights: the softmax of their logits over these, or over all.
+   logits [tokens, num_experts], experts and weights [tokens, each]. Error 1: more than
+   MORTISE_CUDA_MOST_EXPERTS_PER_TOKEN, or than there are. */
+MORTISE_CUDA_API int mortise_cuda_route(const float* logits, int64_t num_tokens, int32_t num_experts, int32_t each,
+                                        int32_t over_all, int64_t* experts, float* weights, void* stream);
+/* experts [pairs.num_pairs] -> pairs.order and pairs.tiles */
+MORTISE_CUDA_API int mortise_cuda_group_experts(const int64_t* experts, MortiseCudaExpertPairs pairs, void* stream);
+/* y[pair] = x[pair / divisor] op(weight[expert]) + bias[expert]. x and weight are both float32 or both bfloat16; x has rows of
+   `depth` numbers. weight: [num_experts, columns, depth], or if stacked [num_experts, depth, columns], x and weight at a
+   multiple of 16 bytes. bias [num_experts, columns] may be NULL. y [num_pairs, columns]. Error 1: tiles of the other number
+   format. */
+MORTISE_CUDA_API int mortise_cuda_expert_product(MortiseCudaIn x, int32_t divisor, const void* weight, int32_t stacked,
+                                                 const float* bias, MortiseCudaExpertPairs pairs, int64_t depth,
+                                                 int64_t columns, float* y, void* stream);
+/* out[token] = the sum of weights[pair] y[pair] over the token's `each` pairs, in their order. y [tokens each, width] */
+MORTISE_CUDA_API int mortise_cuda_sum_experts(const float* y, const float* weights, int64_t num_tokens, int32_t each,
+                                              int64_t width, float* out, void* stream);
+/* Adds `bias` (a row; may be NULL) to qkv rows, norms and rotates queries and keys, and writes heads. Key row i is of qkv row sources[i] (NULL: of row i, and
+   num_keys = num_rows). Error 1: a head that is too large, or norms with a bias. */
+MORTISE_CUDA_API int mortise_cuda_rotate_heads(const float* qkv, const float* bias, int64_t num_rows,
+                                               MortiseCudaHeads heads, MortiseCudaHeadNorms norms,
+                                               MortiseCudaRotation rotation, const int32_t* sources, int64_t num_keys,
+                                               MortiseCudaHeadRows out, void* stream);
 /* The gradient of qkv from those of what mortise_cuda_rotate_heads() wrote. With norms also d_norms [2, head_dim], for q and
-   k; part_sums is scratch for ceil(rows / MORTISE_CUDA_NORM_ROWS) times as many. Error 1: a head that is too large, or one
-   with a norm and an odd number of numbers. */
+   k; part_sums is scratch for ceil(rows / MORTISE_CUDA_NORM_ROWS) times as many. Without norms d_bias may be a row of qkv, and
+   part_sums has as many of these. Error 1: a head that is too large, or one with a norm and an odd number of numbers, or norms
+   with a bias. */
 MORTISE_CUDA_API int mortise_cuda_rotate_heads_backward(const float* qkv, int64_t num_rows, MortiseCudaHeads heads,
                                                         MortiseCudaHeadNorms norms, MortiseCudaRotation rotation,
                                                         MortiseCudaCopies copies, MortiseCudaHeadRows d_out,
-                                                        float* d_qkv, float* part_sums, float* d_norms, void* stream);
+                                                        float* d_qkv, float* part_sums, float* d_norms, float* d_bias,
+                                                        void* stream);
 /* Adds `bias` (a row; may be NULL) and rotates the first 2 half numbers of queries and keys, all in place; cosines and sines are
    [positions, half]. Writes keys and values of row r at positions[r]. */
 MORTISE_CUDA_API int mortise_cuda_rope_write(float* qkv, int64_t num_rows, MortiseCudaHeads heads, const float* bias,

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <string>
+#include <utility>
 
 #include "device/device_models.h"
 #include "device/full_memory.h"
@@ -89,8 +90,12 @@ Result<Completions> sampled(const Model& model, const std::vector<GenerateReques
 TEST(DeviceGraphs, GiveTheBitsOfPassesWithoutThem) {
   const bool is_gpu = device_under_test.device.is_cuda();
   if (is_gpu && !why_no_gpu_kernels().empty()) GTEST_SKIP() << "graphs need the kernels, and " << why_no_gpu_kernels();
-  for (const char* dtype : {"float32", "bfloat16"}) {
-    const Model model = model_of(Family::kQwen3, dtype, true);
+  for (const auto& [family, dtype] : {std::pair{Family::kQwen3, "float32"},
+                                      {Family::kQwen3, "bfloat16"},
+                                      {Family::kQwen3Moe, "float32"},
+                                      {Family::kQwen3Moe, "bfloat16"},
+                                      {Family::kGptOss, "bfloat16"}}) {
+    const Model model = model_of(family, dtype, true);
     const UseWatchedGraphs watched;
     ASSERT_OK_AND_ASSIGN(const Completions with, sampled(model));
     EXPECT_EQ(WatchedGraphs::captures > 0, is_gpu) << "a GPU decodes by graphs";

@@ -7,6 +7,8 @@
 
 #include "device/device_models.h"
 #include "foundation/base/rng.h"
+#include "model/device/kernel_table.h"
+#include "support/expert_check.h"
 #include "support/temp_dir.h"
 
 namespace mortise {
@@ -95,6 +97,14 @@ TEST(DeviceSampling, TokensAreThoseOfTheCpu) {
                               Family::kPhi3, Family::kQwen3Moe, Family::kGptOss})
     expect_cpu_tokens(family, {}, compared);
   EXPECT_LE(compared.num_ties, compared.num_all * 3 / 100);
+}
+
+// The products of experts by tensor cores, of so many tokens that tiles have 16 and 64 rows, and matrices as large as several
+// tiles. The emulator computes smaller ones (tests/unit/model/device_layers_test.cpp).
+TEST(DeviceSampling, ExpertsByKernelsEqualFloat64) {
+  if (device_kernels(device_under_test.device) == nullptr) GTEST_SKIP() << "there are no kernels";
+  for (const int64_t num_tokens : {1, 40, 700})
+    test::expect_kernels_compute_experts(device_under_test.device, {512, 384, 16, 4}, num_tokens);
 }
 
 // Prompts that enter one token at a time, next to samples that run.

@@ -33,6 +33,13 @@ def check_floors():
         prompts = [[1] * 512] * 256
         step = parts.decode_floor(bench, prompts, [2] * 256, 2, "bfloat16") - parts.decode_floor(bench, prompts, [1] * 256, 2, "bfloat16")
         expect(abs(1e3 * step / step_ms - 1) < 0.02, f"{shape}: a step takes at least {1e3 * step} ms, not {step_ms}")
+    # A layer of Qwen3-30B-A3B has 604 million weights of experts. A row takes a sixteenth of them, and many rows take all.
+    bench = bench_of("moe")
+    attention = 4 * 2048 * (2 * 4096 + 2 * 512)
+    for rows, share in ((1, 1 / 16), (16, 0.644), (512, 1.0)):
+        got = (bench.weights_read(rows) - attention) / (4 * 604e6)
+        expect(abs(got - share) < 0.001, f"{rows} rows read {got} of the experts, not {share}")
+    expect(bench_of("0.5b").weights_read(5) == bench_of("0.5b").counts()[0], "without experts all rows read the same weights")
     bench = bench_of("0.5b")
     both = parts.decode_floor(bench, [[1] * 4, [1] * 4], [3, 9], 2, "bfloat16")
     alone = parts.decode_floor(bench, [[1] * 4], [9], 2, "bfloat16")

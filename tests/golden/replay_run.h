@@ -1,5 +1,6 @@
 // A case of tests/golden/replay as a run of the program: its folder, its run.toml, and what it wrote.
-// MORTISE_REPLAY_CASES=DIR takes the cases of another folder of the same form instead.
+// MORTISE_REPLAY_CASES=DIR takes the cases of another folder of the same form instead, and MORTISE_REPLAY_PROGRAM=PATH another
+// program than `mortise`: emulated_engine (tests/support/engine).
 #pragma once
 
 #include <cstdint>
@@ -25,9 +26,16 @@ inline fs::path cases_folder() {
   return other != nullptr ? fs::path(other) : fs::path(MORTISE_SOURCE_DIR) / "tests/golden/replay";
 }
 
-// Where a run of a case is. Runs on other devices may run at the same time.
+// Empty: none was named.
+inline std::string named_program() {
+  const char* const path = std::getenv("MORTISE_REPLAY_PROGRAM");
+  return path == nullptr ? "" : path;
+}
+
+// Where a run of a case is. Runs on other devices, and by other programs, may run at the same time.
 inline fs::path fresh_run_folder(const std::string& name) {
-  const fs::path folder = fs::path(MORTISE_BINARY_DIR) / ("tests/replay" + named_device()) / name;
+  const std::string kind = named_device() + fs::path(named_program()).filename().string();
+  const fs::path folder = fs::path(MORTISE_BINARY_DIR) / ("tests/replay" + kind) / name;
   fs::remove_all(folder);
   fs::create_directories(folder);
   return folder;
@@ -199,7 +207,8 @@ class RunFile {
 
 // The program's exit status and, where it is not 0, what it said.
 inline std::string run_program(const std::string& arguments, const fs::path& console) {
-  const std::string command = program_with_shared_engine() + " " + arguments + " > " + console.string() + " 2>&1";
+  const std::string program = named_program().empty() ? program_with_shared_engine() : named_program();
+  const std::string command = program + " " + arguments + " > " + console.string() + " 2>&1";
   const int status = std::system(command.c_str());
   std::ifstream said(console);
   return status == 0 ? "" : std::to_string(status) + ": " + std::string(std::istreambuf_iterator<char>(said), {});

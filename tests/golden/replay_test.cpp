@@ -5,7 +5,7 @@
 //
 // Prints the deviations. A short run takes 3, imported, for each case, and one of 1 and all rows by hand for every third,
 // MORTISE_LONG=1 all.
-// MORTISE_TEST_DEVICE=NAME runs them on that model.device.
+// MORTISE_TEST_DEVICE=NAME runs them on that model.device. For MORTISE_REPLAY_PROGRAM see replay_run.h.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -201,6 +201,10 @@ TEST_P(Replay, FollowsTrl) {
   ASSERT_EQ(test::write_run(GetParam(), params_, folder_, run_dir_), "");
   const std::string device = test::named_device().empty() ? "" : " model.device=" + test::named_device();
   ASSERT_EQ(run_program("train " + (run_dir_ / "run.toml").string() + device, run_dir_ / "console.txt"), "");
+  if (test::named_program().ends_with("emulated_engine")) {
+    const std::string said = default_env().read_file(run_dir_ / "console.txt").value();
+    ASSERT_NE(said.find("emulated kernels step"), std::string::npos) << "the kernels were not used: " << said;
+  }
   const std::vector<Json> updates = read_lines(run_dir_ / "out/updates.jsonl");
   ASSERT_EQ(updates.size(), steps_.size());
 

@@ -35,7 +35,9 @@ class EmulatedKernels : public CpuKernels {
       : CpuKernels({Capturable<&KernelNorms::rms_norm>::start, Capturable<&mortise_cuda_head_norm>::start,
                     Capturable<&mortise_cuda_gated>::start, Capturable<&mortise_cuda_rope_write>::start,
                     Capturable<&mortise_cuda_attention>::start, Capturable<&mortise_cuda_sample>::start,
-                    Capturable<&mortise_cuda_top>::start}) {}
+                    Capturable<&mortise_cuda_top>::start, Capturable<&mortise_cuda_clamped_gate>::start,
+                    Capturable<&mortise_cuda_route>::start, Capturable<&mortise_cuda_group_experts>::start,
+                    Capturable<&mortise_cuda_expert_product>::start, Capturable<&mortise_cuda_sum_experts>::start}) {}
 };
 
 }  // namespace mortise::test

@@ -37,8 +37,14 @@ inline void put_training_kernels(DeviceKernels& kernels) {
   if (kernels.rms_norm == nullptr) kernels.rms_norm = Started<&mortise_cuda_rms_norm>::start;
   if (kernels.head_norm == nullptr) kernels.head_norm = Started<&mortise_cuda_head_norm>::start;
   if (kernels.gated == nullptr) kernels.gated = Started<&mortise_cuda_gated>::start;
+  if (kernels.clamped_gate == nullptr) kernels.clamped_gate = Started<&mortise_cuda_clamped_gate>::start;
+  if (kernels.route == nullptr) kernels.route = Started<&mortise_cuda_route>::start;
+  if (kernels.group_experts == nullptr) kernels.group_experts = Started<&mortise_cuda_group_experts>::start;
+  if (kernels.expert_product == nullptr) kernels.expert_product = Started<&mortise_cuda_expert_product>::start;
+  if (kernels.sum_experts == nullptr) kernels.sum_experts = Started<&mortise_cuda_sum_experts>::start;
   kernels.rms_norm_backward = Started<&mortise_cuda_rms_norm_backward>::start;
   kernels.gated_backward = Started<&mortise_cuda_gated_backward>::start;
+  kernels.clamped_gate_backward = Started<&mortise_cuda_clamped_gate_backward>::start;
   kernels.rotate_heads = Started<&mortise_cuda_rotate_heads>::start;
   kernels.rotate_heads_backward = Started<&mortise_cuda_rotate_heads_backward>::start;
   kernels.head_chunk = Started<&mortise_cuda_head_chunk>::start;

@@ -1,7 +1,7 @@
 """A device against its own limits and against torch and transformers, in turns in one run.
 
   python3 device.py --program build/release/bin/bench_device --out build/bench/device [--device cuda|cuda:N|cpu-as-device|cpu]
-      [--shape 0.5b|1.5b|7b|0.6b|tiny] [--rounds 2] [--repeats 5] [--compile] PART...
+      [--shape 0.5b|1.5b|7b|0.6b|moe|tiny|tiny_moe] [--rounds 2] [--repeats 5] [--compile] PART...
 
 PARTs, in the names of docs/measured:
   limits      H0  the rates of copies and of products, and the time of a launch, also in a graph
@@ -18,7 +18,7 @@ PARTs, in the names of docs/measured:
 Each part writes DIR/PART-SHAPE.json, on a GPU also MEASURED/device-PART-SHAPE.json if --measured names a folder. The file and the
 output say which gates (gates.py) are met or missed. Before times count, both sides must compute the same numbers. A part that
 takes more than ten minutes can be cut by --shape and --rounds. It needs a Python with torch, and transformers for parts with a model; the
-program and this folder are enough on a machine without compilers. Without a GPU: --device cpu-as-device and the shape tiny.
+program and this folder are enough on a machine without compilers. Without a GPU: --device cpu-as-device and the shape tiny or tiny_moe.
 """
 import argparse
 import json

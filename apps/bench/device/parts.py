@@ -36,7 +36,7 @@ def decode_floor(bench, prompts, new_tokens, element_bytes, dtype):
     for step in range(max(new_tokens)):
         contexts = [len(prompt) + step for prompt, count in zip(prompts, new_tokens) if count > step]
         rows, tokens = len(contexts), sum(contexts)
-        read = element_bytes * (body + head + kept * tokens) / rate
+        read = element_bytes * (bench.weights_read(rows) + head + kept * tokens) / rate
         computed = (2 * rows * (body + head) + 4 * queries * tokens) / flops
         total += max(read, computed) + 4 * rows * vocab / rate
     return total
@@ -255,6 +255,8 @@ def losses(bench):
 
 def optimizer(bench):
     s = bench.shape
+    if "num_experts" in s:
+        return [{"case": "clipping and AdamW", "error": "this part has no shapes of experts; choose another --shape"}]
     width = s.get("head_dim", s["hidden_size"] // s["num_attention_heads"])
     q, kv, h, inner = width * s["num_attention_heads"], width * s["num_key_value_heads"], s["hidden_size"], s["intermediate_size"]
     shapes = [[s["vocab_size"], h], [h]]

@@ -11,6 +11,11 @@ SHAPES = {
     "0.6b": dict(kind="qwen3", vocab_size=151936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8,
                  head_dim=128),
     "1.5b": dict(kind="qwen2", vocab_size=151936, hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12, num_key_value_heads=2),
+    # Four layers of Qwen3-30B-A3B, with a small vocabulary: each token takes 8 experts, together as wide as intermediate_size.
+    "moe": dict(kind="qwen3_moe", vocab_size=32768, hidden_size=2048, intermediate_size=6144, num_hidden_layers=4, num_attention_heads=32, num_key_value_heads=4,
+                head_dim=128, num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768, norm_topk_prob=True),
+    "tiny_moe": dict(kind="qwen3_moe", vocab_size=512, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                     head_dim=16, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=48, norm_topk_prob=True),
     "7b": dict(kind="qwen2", vocab_size=152064, hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, num_attention_heads=28, num_key_value_heads=4),
 }
 
@@ -76,8 +81,10 @@ class Bench:
         if (folder / "config.json").exists():
             return folder
         import torch
-        from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
-        config, model = (Qwen3Config, Qwen3ForCausalLM) if self.shape["kind"] == "qwen3" else (Qwen2Config, Qwen2ForCausalLM)
+        from transformers import (Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig,
+                                  Qwen3MoeForCausalLM)
+        config, model = {"qwen2": (Qwen2Config, Qwen2ForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+                         "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM)}[self.shape["kind"]]
         end = self.shape["vocab_size"] - 1
         torch.manual_seed(7)
         torch.set_default_dtype(torch.bfloat16)
@@ -98,6 +105,14 @@ class Bench:
         layers = s["num_hidden_layers"]
         body = layers * s["hidden_size"] * (2 * q + 2 * kv + 3 * s["intermediate_size"])
         return body, s["vocab_size"] * s["hidden_size"], 2 * layers * kv, layers * q
+
+    def weights_read(self, rows):
+        """Weights of the layers that a step of so many rows reads: of a mixture, those of the experts that random rows choose."""
+        s, body = self.shape, self.counts()[0]
+        if "num_experts" not in s:
+            return body
+        chosen = s["num_experts"] * (1 - (1 - s["num_experts_per_tok"] / s["num_experts"]) ** rows)
+        return body + s["num_hidden_layers"] * s["hidden_size"] * 3 * (chosen * s["moe_intermediate_size"] - s["intermediate_size"])
 
     def random_rows(self, lengths, seed=4):
         generator = random.Random(seed)

@@ -150,6 +150,31 @@ void exchange_all(float (&values)[kMost], int count, int mask, const char* file 
   for (int i = 0; i < count; ++i) std::memcpy(&values[i], &bits[i], sizeof values[i]);
 }
 
+// multiply_in_warp() of dialect.cuh: each lane gets the rows and columns that its sums need from the lanes that have them.
+inline void multiply_by_exchanges(float (&sum)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                                  const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  const unsigned group = lane_index() / 4, own = lane_index() % 4;
+  const auto term = [](uint64_t pair, int half) {
+    const auto bits = static_cast<uint32_t>(pair >> (16 * half)) << 16;
+    float number = 0;
+    std::memcpy(&number, &bits, sizeof number);
+    return number;
+  };
+  for (unsigned t = 0; t < 4; ++t) {
+    uint64_t rows[4] = {a[0], a[1], a[2], a[3]};
+    exchange_in_warp(rows, 4, group * 4 + t, file, line);
+    for (unsigned column = 0; column < 2; ++column) {
+      uint64_t terms[2] = {b[0], b[1]};
+      exchange_in_warp(terms, 2, (2 * own + column) * 4 + t, file, line);
+      for (int half = 0; half < 2; ++half) {
+        for (unsigned row = 0; row < 2; ++row)
+          for (unsigned part = 0; part < 2; ++part)
+            sum[2 * row + column] += term(rows[2 * part + row], half) * term(terms[part], half);
+      }
+    }
+  }
+}
+
 }  // namespace mortise::cuda
 
 #define threadIdx (::mortise::cuda::thread_index())

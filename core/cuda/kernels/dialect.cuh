@@ -65,6 +65,25 @@ __device__ inline void shuffle_all(float (&numbers)[kMost], int count, int mask)
 #endif
 }
 
+// sum += a b by a warp, for matrices a [16, 16] and b [16, 8] of bfloat16 numbers: mma.m16n8k16 of the PTX ISA, which says what
+// each lane has. With g = lane / 4 and t = lane % 4, a[0] and a[2] are of row g, and a[1] and a[3] of row g + 8. The first two
+// have the terms 2 t and 2 t + 1, the others those 8 behind. b[0] and b[1] are the same terms of column g. sum[0] and sum[1] are
+// the columns 2 t and 2 t + 1 of row g, the others those of row g + 8. It needs compute capability 8.0: older devices have no
+// bfloat16 models.
+__device__ inline void multiply_in_warp(float (&sum)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#elif defined(__CUDACC__)
+  static_cast<void>(sum), static_cast<void>(a), static_cast<void>(b);
+  __trap();
+#else
+  multiply_by_exchanges(sum, a, b);
+#endif
+}
+
 // The sum over the warp, the same in every lane. The order of the additions is fixed.
 template <class T>
 __device__ inline T warp_sum(T value) {

@@ -50,4 +50,46 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
+// The gate of gpt-oss (core/model/layers/clamped_gate.h): (up + 1) gate sigmoid(alpha gate) of rows in which a unit's gate lies
+// before its up, with gate at most `limit` and up within +-limit. A number beyond a limit gets no gradient. NaN stays.
+struct ClampedUnit {
+  float gate, up, share;
+};
+__device__ inline ClampedUnit clamped_unit(const float* pair, MortiseCudaClamp clamp) {
+  ClampedUnit out = {pair[0], pair[1], 0.0F};
+  if (out.gate > clamp.limit) out.gate = clamp.limit;
+  if (out.up > clamp.limit) out.up = clamp.limit;
+  if (out.up < -clamp.limit) out.up = -clamp.limit;
+  out.share = 1.0F / (1.0F + expf(-clamp.alpha * out.gate));
+  return out;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    clamped_gate_kernel(const float* __restrict__ pairs, int64_t count, MortiseCudaClamp clamp, T* out) {
+  const int64_t begin = int64_t{blockIdx.x} * kGateColumns;
+  for (int64_t i = begin + threadIdx.x; i < begin + kGateColumns && i < count; i += kThreads) {
+    const ClampedUnit unit = clamped_unit(pairs + 2 * i, clamp);
+    store((unit.up + 1.0F) * (unit.gate * unit.share), out + i);
+  }
+}
+
+// d (g s(a g)) = s (1 + a g (1 - s)).
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    clamped_gate_backward_kernel(const float* __restrict__ pairs, int64_t count, MortiseCudaClamp clamp,
+                                 const T* __restrict__ d_out, T* d_pairs) {
+  const int64_t begin = int64_t{blockIdx.x} * kGateColumns;
+  for (int64_t i = begin + threadIdx.x; i < begin + kGateColumns && i < count; i += kThreads) {
+    const ClampedUnit unit = clamped_unit(pairs + 2 * i, clamp);
+    const float d = number_of(d_out[i]), raw_gate = pairs[2 * i], raw_up = pairs[2 * i + 1];
+    // Below -100 / alpha the sigmoid is 0, so that the slope does not count. It must not be infinite.
+    const float slope = clamp.alpha * unit.gate, near = slope < -100.0F ? -100.0F : slope;
+    const float d_gate = d * (unit.up + 1.0F) * unit.share * (1.0F + near * (1.0F - unit.share));
+    const bool is_within = !(raw_up > clamp.limit || raw_up < -clamp.limit);
+    store(raw_gate > clamp.limit ? 0.0F : d_gate, d_pairs + 2 * i);
+    store(is_within ? d * unit.gate * unit.share : 0.0F, d_pairs + 2 * i + 1);
+  }
+}
+
 }  // namespace mortise::cuda

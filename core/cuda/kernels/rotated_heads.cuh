@@ -1,6 +1,7 @@
 // What attention in training reads of the rows of qkv: queries, keys and values as tensors of their own, in the number format
-// of attention. Queries and keys are normed, if the family does so, and rotated (core/model/layers/rope.h). A key of a shared
-// prompt is written once for each sequence that reads it, and backward adds the gradients of these copies in float32.
+// of attention. They get their bias, if the family has one, or queries and keys are normed, and these are rotated
+// (core/model/layers/rope.h). A key of a shared prompt is written once for each sequence that reads it, and backward adds the
+// gradients of these copies in float32.
 //
 // One warp takes one head of one row. Sums have a fixed order that depends on the number of rows alone.
 #pragma once
@@ -43,21 +44,22 @@ __device__ inline HeadPlace<T> head_of_warp(int64_t index, int64_t num_rows, con
 
 template <class T>
 __global__ void __launch_bounds__(kThreads, 4)
-    rotate_heads_kernel(const float* __restrict__ qkv, int64_t num_rows, MortiseCudaHeads heads,
-                        MortiseCudaHeadNorms norms, MortiseCudaRotation rotation, const int32_t* __restrict__ sources,
-                        int64_t num_in_all, T* q, T* k, T* v) {
+    rotate_heads_kernel(const float* __restrict__ qkv, const float* __restrict__ bias, int64_t num_rows,
+                        MortiseCudaHeads heads, MortiseCudaHeadNorms norms, MortiseCudaRotation rotation,
+                        const int32_t* __restrict__ sources, int64_t num_in_all, T* q, T* k, T* v) {
   const int64_t index = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   if (index >= num_in_all) return;  // a whole warp
   const HeadPlace<T> it = head_of_warp(index, num_rows, heads, sources, q, k, v);
   const int lane = static_cast<int>(threadIdx.x % 32), dim = heads.head_dim, half = rotation.half;
   const float* const x = qkv + (it.row * (heads.num_heads + 2 * heads.num_kv_heads) + it.head) * dim;
+  const auto biased = [&](int d) { return bias != nullptr ? x[d] + bias[it.head * dim + d] : x[d]; };
   if (it.head >= heads.num_heads + heads.num_kv_heads) {
-    for (int d = lane; d < dim; d += 32) store(x[d], it.out + d);
+    for (int d = lane; d < dim; d += 32) store(biased(d), it.out + d);
     return;
   }
   const float* const weight = it.head < heads.num_heads ? norms.q_weight : norms.k_weight;
   const float factor = weight != nullptr ? head_factor(x, dim, norms.eps) : 1.0F;
-  const auto normed = [&](int d) { return weight != nullptr ? x[d] * factor * weight[d] : x[d]; };
+  const auto normed = [&](int d) { return weight != nullptr ? x[d] * factor * weight[d] : biased(d); };
   for (int p = lane; p < half; p += 32) {
     const float c = rotation.cosines[it.row * half + p], s = rotation.sines[it.row * half + p];
     const float a = normed(p), b = normed(p + half);
@@ -165,6 +167,64 @@ __device__ inline void plain_head_backward(const HeadGradient<T>& gradient, cons
     dx[p + half] = second;
   }
   for (int d = 2 * half + lane; d < dim; d += 32) dx[d] = gradient(d);
+}
+
+// All rows of a block for one head without a norm. Adds up what they add to the gradient of its bias. A lane has the numbers of a
+// head in the order in which it computes them: those of a pair, and then the others.
+template <class T, int kPairs>
+__device__ inline void biased_head_backward(const MortiseCudaRotation& rotation, const MortiseCudaHeads& heads,
+                                            const MortiseCudaCopies& copies, const T* dq, const T* dk, const T* dv,
+                                            int64_t first_row, int count, int head, float* d_qkv, float* sums_of_head) {
+  constexpr int kOthers = 2 * kPairs;
+  const int dim = heads.head_dim, all = heads.num_heads + 2 * heads.num_kv_heads;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int half = head >= heads.num_heads + heads.num_kv_heads ? 0 : rotation.half;
+  PairSums<kPairs> pairs;
+  float others[kOthers] = {};
+  for (int64_t row = first_row; row < first_row + count; ++row) {
+    const HeadGradient<T> gradient = head_gradient(row, head, heads, copies, dq, dk, dv);
+    float* const dx = d_qkv + (row * all + head) * dim;
+    MORTISE_UNROLL
+    for (int j = 0; j < kPairs; ++j) {
+      const int p = lane + 32 * j;
+      if (p >= half) continue;
+      float first, second;
+      rotate_back(gradient, rotation, row, {p, p + half, true}, first, second);
+      pairs.first[j] += dx[p] = first;
+      pairs.second[j] += dx[p + half] = second;
+    }
+    MORTISE_UNROLL
+    for (int j = 0; j < kOthers; ++j) {
+      const int d = 2 * half + lane + 32 * j;
+      if (d < dim) others[j] += dx[d] = gradient(d);
+    }
+  }
+  MORTISE_UNROLL
+  for (int j = 0; j < kPairs; ++j) {
+    const int p = lane + 32 * j;
+    if (p < half) sums_of_head[p] = pairs.first[j], sums_of_head[p + half] = pairs.second[j];
+  }
+  MORTISE_UNROLL
+  for (int j = 0; j < kOthers; ++j) {
+    const int d = 2 * half + lane + 32 * j;
+    if (d < dim) sums_of_head[d] = others[j];
+  }
+}
+
+// Heads without norms, of at most 64 kPairs numbers, with the gradient of their bias: part_sums [blocks, numbers of a row of qkv]
+// gets what the MORTISE_CUDA_NORM_ROWS rows of each block add to it. A warp takes every kWarps-th head.
+template <class T, int kPairs>
+__global__ void __launch_bounds__(kThreads, kPairs > 2 ? 2 : 3)
+    biased_heads_backward_kernel(int64_t num_rows, MortiseCudaHeads heads, MortiseCudaRotation rotation,
+                                 MortiseCudaCopies copies, const T* __restrict__ dq, const T* __restrict__ dk,
+                                 const T* __restrict__ dv, float* d_qkv, float* part_sums) {
+  const int64_t first = int64_t{blockIdx.x} * MORTISE_CUDA_NORM_ROWS;
+  const int count =
+      static_cast<int>(num_rows - first < MORTISE_CUDA_NORM_ROWS ? num_rows - first : MORTISE_CUDA_NORM_ROWS);
+  const int all = heads.num_heads + 2 * heads.num_kv_heads;
+  for (int head = static_cast<int>(threadIdx.x / 32); head < all; head += kWarps)
+    biased_head_backward<T, kPairs>(rotation, heads, copies, dq, dk, dv, first, count, head, d_qkv,
+                                    part_sums + (int64_t{blockIdx.x} * all + head) * heads.head_dim);
 }
 
 // A block takes MORTISE_CUDA_NORM_ROWS rows. Heads with norms have at most 64 kPairs numbers, and part_sums

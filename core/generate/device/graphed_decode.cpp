@@ -9,6 +9,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "model/layers/kernel_experts.h"
+
 namespace mortise {
 namespace {
 
@@ -35,38 +37,53 @@ void write_rows(const at::Tensor& buffer, int64_t rows, const at::Tensor& host, 
   buffer.narrow(0, 0, rows).copy_(sent_to(buffer.device(), all));
 }
 
+// What a row needs at the same time in a layer. `number`: bytes of what products read.
+int64_t layer_bytes_of_row(const ModelConfig& config, int64_t number) {
+  const MoeConfig& moe = config.moe;
+  const int64_t hidden = config.hidden_size, q = config.q_size();
+  // While the last product of a dense layer, or of the expert that all tokens pass, runs: the residual streams before and behind
+  // attention, what came out of the product of the heads, gate and up, and the result. And what products read: both norms, the
+  // heads, and the product of gate and up.
+  const int64_t dense = config.num_expert_layers() < config.num_layers ? config.intermediate_size : 0;
+  const int64_t units = std::max(dense, moe.shared_size);
+  const int64_t layer = 4 * (4 * hidden + 2 * units) + number * (2 * hidden + q + units);
+  if (config.num_expert_layers() == 0) return layer;
+  // The same for experts, which come after that one.
+  const int64_t results = (moe.shared_size > 0 ? 5 : 4) * hidden;
+  return std::max(layer, kernel_mixture_bytes(config, number) + 4 * results + number * (hidden + q));
+}
+
 }  // namespace
 
 double decode_graph_bytes(const ModelConfig& config, const DecodePassSize& size) {
-  if (!GraphedDecode::serves(config) || config.head_dim > MORTISE_CUDA_MOST_HEAD_DIM || size.rows == 0) return 0;
-  const int64_t rows = class_of_rows(size.rows), splits = class_of_splits(size.longest);
+  if (config.head_dim > MORTISE_CUDA_MOST_HEAD_DIM || size.rows == 0) return 0;
+  int64_t rows = class_of_rows(size.rows);
+  while (rows > 0 && !GraphedDecode::serves(config, rows, size.is_rounded))
+    rows = rows > kFewRows ? rows - kRowsOfClass : rows / 2;
+  if (rows == 0) return 0;
+  const int64_t splits = class_of_splits(size.longest);
   const int64_t scratch = config.num_heads * splits * (config.head_dim + 2);
-  // While a layer's last product runs: the residual streams before and behind attention, what came out of the product of the
-  // heads, gate and up, and the result. And what products read: both norms, the heads, and the product of gate and up.
-  const int64_t layer = 4 * config.hidden_size + 2 * config.intermediate_size;
-  const int64_t inputs = 2 * config.hidden_size + config.q_size() + config.intermediate_size;
   const int64_t copies = config.final_softcap > 0.0 ? 4 : size.has_edits ? 2 : 1;
   const int64_t logit_rows = std::min(rows, DeviceSampler::rows_of_block(config.vocab_size, size.has_edits));
-  const int64_t of_layer = rows * (4 * layer + (size.is_rounded ? 2 : 4) * inputs);
+  const int64_t of_layer = rows * layer_bytes_of_row(config, size.is_rounded ? 2 : 4);
   const int64_t inputs_of_head = size.is_rounded ? logit_rows * config.hidden_size : 0;  // bfloat16
   const int64_t of_head =
       4 * (rows * config.hidden_size + logit_rows * copies * config.vocab_size) + 2 * inputs_of_head;
   return static_cast<double>(rows * 4 * scratch + std::max(of_layer, of_head));
 }
 
-bool GraphedDecode::serves(const ModelConfig& config) {
-  for (int64_t layer = 0; layer < config.num_layers; ++layer)
-    if (config.has_experts(layer)) return false;
-  return true;
+bool GraphedDecode::serves(const ModelConfig& config, int64_t num_rows, bool is_rounded) {
+  return config.num_expert_layers() == 0 || kernels_take_experts(config, class_of_rows(num_rows), is_rounded);
 }
 
 // Where the numbers are that passes read.
 std::vector<const void*> GraphedDecode::places_of_weights() const {
   std::vector<const void*> out;
   for (const NamedParameter& parameter : model_.parameters()) out.push_back(parameter.tensor.const_data_ptr());
-  for (const LayerMatrices& copies : model_.weights().rounded)  // models with experts have no graphs
-    for (const at::Tensor* const copy : {&copies.qkv_QH, &copies.o_HQ, &copies.gate_up_2IH, &copies.down_HI})
-      out.push_back(copy->const_data_ptr());
+  for (const LayerMatrices& copies : model_.weights().rounded)
+    for (const at::Tensor* const copy : {&copies.qkv_QH, &copies.o_HQ, &copies.gate_up_2IH, &copies.down_HI,
+                                         &copies.expert_gate_up_E2IH, &copies.expert_down_EHI})
+      if (copy->defined()) out.push_back(copy->const_data_ptr());
   out.push_back(sampler_.place_of_head());
   return out;
 }

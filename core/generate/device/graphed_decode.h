@@ -32,7 +32,7 @@ struct DecodePassSize {
 };
 
 // Bytes that the graphs of all classes keep on the device, without those of the CUDA driver: what is alive at the same time
-// in the largest pass. 0 for models without graphs.
+// in the largest pass that is a graph. 0 for models without graphs.
 double decode_graph_bytes(const ModelConfig& config, const DecodePassSize& size);
 
 class GraphedDecode {
@@ -41,11 +41,13 @@ class GraphedDecode {
                 std::unique_ptr<StepGraphs> graphs)
       : model_(model), cache_(cache), sampler_(sampler), graphs_(std::move(graphs)) {}
 
-  // Whether graphs compute such passes of this model: its layers must not need the host.
-  [[nodiscard]] static bool serves(const ModelConfig& config);
+  // Whether graphs compute passes of so many rows of this model: its layers must not need the host. is_rounded: they multiply
+  // bfloat16 matrices.
+  [[nodiscard]] static bool serves(const ModelConfig& config, int64_t num_rows, bool is_rounded);
   // Whether they compute this one.
-  [[nodiscard]] static bool serves(const DevicePass& pass, const DrawInputs& inputs) {
-    return !pass.slots.empty() && pass.pieces.empty() && inputs.most_top == 0;
+  [[nodiscard]] static bool serves(const Model& model, const DevicePass& pass, const DrawInputs& inputs) {
+    return !pass.slots.empty() && pass.pieces.empty() && inputs.most_top == 0 &&
+           serves(model.config(), pass.num_decoding(), model.has_rounded_matrices());
   }
   // Adds a token to each of the pass's slots, and starts its draw. positions: of the rows.
   [[nodiscard]] StartedDraws run(const DevicePass& pass, const at::Tensor& ids_N, std::span<const int64_t> positions,

@@ -38,8 +38,8 @@ class DeviceRunner final : public StepRunner {
     }
     auto paged = make_paged_cache(model, layers_.config(), *kernels_, kv_);
     // Graphs hold no collectives.
-    const bool has_graphs =
-        options.has_graphs && !records_ && layers_.ranks() == nullptr && GraphedDecode::serves(model.config());
+    const bool has_graphs = options.has_graphs && !records_ && layers_.ranks() == nullptr &&
+                            GraphedDecode::serves(model.config(), 1, model.has_rounded_matrices());
     std::unique_ptr<StepGraphs> graphs = has_graphs ? open_step_graphs(model.device().device) : nullptr;
     if (graphs != nullptr) graphed_ = std::make_unique<GraphedDecode>(model, *paged, sampler_, std::move(graphs));
     cache_ = std::move(paged);
@@ -235,7 +235,7 @@ class DeviceRunner final : public StepRunner {
 
   StartedDraws start_draws(Plan& plan, const Started* before, std::span<const DrawRow> rows) {
     const DrawInputs inputs = sampler_.inputs(rows);
-    if (graphed_ != nullptr && GraphedDecode::serves(plan.pass, inputs)) {
+    if (graphed_ != nullptr && GraphedDecode::serves(model_, plan.pass, inputs)) {
       StartedDraws out = graphed_->run(plan.pass, last_ids(plan.pass, before), plan.positions, inputs);
       for (const int64_t slot : plan.pass.slots) ++slots_[static_cast<size_t>(slot)].length;
       return out;

@@ -45,11 +45,17 @@ std::optional<DeviceKernels> load_module() {
            find_function(module, "mortise_cuda_rope_write", out.rope_write) &&
            find_function(module, "mortise_cuda_attention", out.attention) &&
            find_function(module, "mortise_cuda_sample", out.sample) &&
-           find_function(module, "mortise_cuda_top", out.top);
+           find_function(module, "mortise_cuda_top", out.top) &&
+           find_function(module, "mortise_cuda_clamped_gate", out.clamped_gate) &&
+           find_function(module, "mortise_cuda_route", out.route) &&
+           find_function(module, "mortise_cuda_group_experts", out.group_experts) &&
+           find_function(module, "mortise_cuda_expert_product", out.expert_product) &&
+           find_function(module, "mortise_cuda_sum_experts", out.sum_experts);
   };
   const auto find_training = [&] {
     return find_function(module, "mortise_cuda_rms_norm_backward", out.rms_norm_backward) &&
            find_function(module, "mortise_cuda_gated_backward", out.gated_backward) &&
+           find_function(module, "mortise_cuda_clamped_gate_backward", out.clamped_gate_backward) &&
            find_function(module, "mortise_cuda_rotate_heads", out.rotate_heads) &&
            find_function(module, "mortise_cuda_rotate_heads_backward", out.rotate_heads_backward) &&
            find_function(module, "mortise_cuda_head_chunk", out.head_chunk) &&

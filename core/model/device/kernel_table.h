@@ -26,8 +26,14 @@ struct DeviceKernels {
   decltype(&mortise_cuda_attention) attention = nullptr;
   decltype(&mortise_cuda_sample) sample = nullptr;
   decltype(&mortise_cuda_top) top = nullptr;
+  decltype(&mortise_cuda_clamped_gate) clamped_gate = nullptr;
+  decltype(&mortise_cuda_route) route = nullptr;
+  decltype(&mortise_cuda_group_experts) group_experts = nullptr;
+  decltype(&mortise_cuda_expert_product) expert_product = nullptr;
+  decltype(&mortise_cuda_sum_experts) sum_experts = nullptr;
   decltype(&mortise_cuda_rms_norm_backward) rms_norm_backward = nullptr;
   decltype(&mortise_cuda_gated_backward) gated_backward = nullptr;
+  decltype(&mortise_cuda_clamped_gate_backward) clamped_gate_backward = nullptr;
   decltype(&mortise_cuda_rotate_heads) rotate_heads = nullptr;
   decltype(&mortise_cuda_rotate_heads_backward) rotate_heads_backward = nullptr;
   decltype(&mortise_cuda_head_chunk) head_chunk = nullptr;

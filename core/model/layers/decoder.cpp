@@ -75,6 +75,7 @@ struct Pass {
     return code.normed_attention != nullptr && !on_qkv && !attend && !attend_unrotated &&
            takes_rotated_heads(shape(layer, {}), rope(layer), config.qk_norm);
   }
+  [[nodiscard]] bool samples() const { return attend_unrotated && !at::GradMode::is_enabled(); }
   // The factor of a norm.
   at::Tensor scale(const at::Tensor& weight) const { return config.norm_plus_one ? weight + 1.0 : weight; }
 };
@@ -165,22 +166,27 @@ at::Tensor on_own_heads(const Pass& pass, int64_t layer, const at::Tensor& sinks
 }
 
 // Norms, rotation and attention of queries, keys and values as one. The product behind it reads bfloat16, an adapter does not.
-at::Tensor normed_attention(const Pass& pass, int64_t layer, const LayerLeaves& l, const at::Tensor& qkv) {
+at::Tensor normed_attention(const Pass& pass, int64_t layer, const LayerLeaves& l, const at::Tensor& qkv,
+                            const HeadBias& bias) {
   HeadNorms norms;
   if (pass.config.qk_norm) norms = {pass.scale(l.q_norm), pass.scale(l.k_norm), pass.config.rms_norm_eps};
   const bool keeps_dtype = pass.sequence != nullptr || !l.o_lora.empty();
   return on_own_heads(pass, layer, l.sinks, qkv, [&](const at::Tensor& heads, const AttentionShape& shape) {
-    const at::Tensor out = pass.code.normed_attention(heads, pass.segments, pass.rope(layer), shape, norms);
+    const at::Tensor out = pass.code.normed_attention(heads, pass.segments, pass.rope(layer), shape, norms, bias);
     return keeps_dtype ? out.to(heads.scalar_type()) : out;
   });
 }
 
 at::Tensor attention_fast(const Pass& pass, int64_t layer, const LayerWeights& w, const LayerMatrices& m,
                           const LayerLeaves& l, const at::Tensor& x) {
-  const bool adds_bias = pass.attend_unrotated && !pass.config.qk_norm;  // attention does
+  const bool is_rotated = pass.takes_normed_attention(layer);
+  // Whether attention adds the bias. Adapters train it by their product, and ranks that share tokens have other heads.
+  const bool adds_bias =
+      !pass.config.qk_norm && (pass.attend_unrotated || (is_rotated && l.qkv_lora.empty() && pass.sequence == nullptr));
   at::Tensor qkv = fused(pass, x, w.qkv_weight_QH, m.qkv_QH, adds_bias ? at::Tensor() : w.qkv_bias_Q, l.qkv_weights,
                          adds_bias ? std::vector<at::Tensor>() : l.qkv_biases, l.qkv_lora);
-  if (pass.takes_normed_attention(layer)) return normed_attention(pass, layer, l, qkv);
+  if (is_rotated)
+    return normed_attention(pass, layer, l, qkv, adds_bias ? HeadBias{w.qkv_bias_Q, l.qkv_biases} : HeadBias());
   if (pass.config.qk_norm) {
     qkv = pass.code.qk_norm(qkv, pass.scale(l.q_norm), pass.scale(l.k_norm), pass.config.num_heads,
                             pass.config.num_kv_heads, pass.config.rms_norm_eps);
@@ -225,7 +231,10 @@ Routing route_tokens(const Pass& pass, int64_t layer, const LayerLeaves& l, cons
   for (int64_t i = 0; i < layer; ++i) place += pass.config.has_experts(i) ? 1 : 0;
   const ExpertLeaves& e = l.experts;
   const at::Tensor logits = gate_product(pass, x, e.router, e.router_bias, e.router_lora, plain);
-  return route(logits, pass.config.moe, place, pass.routing.get());
+  const MoeConfig& moe = pass.config.moe;
+  const bool by_kernel = pass.samples() && pass.routing == nullptr && pass.code.route_to_sample != nullptr &&
+                         moe.experts_per_token <= MORTISE_CUDA_MOST_EXPERTS_PER_TOKEN;
+  return by_kernel ? pass.code.route_to_sample(logits, moe) : route(logits, moe, place, pass.routing.get());
 }
 
 // What mixture(x, routing, m, leaves, config) gives, if ranks may share the units of each expert. A rank then has a term of
@@ -272,7 +281,9 @@ at::Tensor mlp_fast(const Pass& pass, int64_t layer, const LayerWeights& w, cons
   }
   if (!w.experts.defined()) return out;
   const Routing routing = route_tokens(pass, layer, l, x, /*plain=*/false);
-  const at::Tensor sum = shared_mixture(pass, x, routing, m, l.experts, pass.code.mixture);
+  const bool by_kernels = pass.samples() && pass.code.mixture_to_sample != nullptr;
+  const at::Tensor sum =
+      shared_mixture(pass, x, routing, m, l.experts, by_kernels ? pass.code.mixture_to_sample : pass.code.mixture);
   return add_shared(pass, l, x, sum, out, /*plain=*/false);
 }
 

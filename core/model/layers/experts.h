@@ -36,6 +36,12 @@ at::Tensor mixture_plain(const at::Tensor& x_NH, const Routing& routing, const L
 at::Tensor mixture_operators(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
                              const ExpertLeaves& leaves, const ModelConfig& config);
 
+// The gate of an expert between its products, on any device.
+using GateOfExpert = std::function<at::Tensor(const at::Tensor& gate_up_M2I)>;
+// As mixture_operators(), with this gate.
+at::Tensor mixture_by_gate(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
+                           const ExpertLeaves& leaves, const ModelConfig& config, const GateOfExpert& gate);
+
 // What an expert makes of its tokens.
 using MlpOfExpert = std::function<at::Tensor(const at::Tensor& x_MH, size_t expert)>;
 // The weighted sum over a token's experts, on any device. The host waits for the number of tokens of each expert.

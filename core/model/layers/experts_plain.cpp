@@ -101,14 +101,18 @@ ChoicesByExpert by_expert(const at::Tensor& experts_NK, int64_t num_experts) {
   return out;
 }
 
-// down(act(gate) * up) of an expert.
-MlpOfExpert mlp_of(const ModelConfig& config, ProductOfExpert gate_up, ProductOfExpert down) {
-  return [&config, gate_up = std::move(gate_up), down = std::move(down)](const at::Tensor& x, size_t e) {
+// down(gate(gate_up)) of an expert.
+MlpOfExpert mlp_of(GateOfExpert gate, ProductOfExpert gate_up, ProductOfExpert down) {
+  return [gate = std::move(gate), gate_up = std::move(gate_up), down = std::move(down)](const at::Tensor& x, size_t e) {
+    return down(gate(gate_up(x, e)), e);
+  };
+}
+
+GateOfExpert plain_gate(const ModelConfig& config) {
+  return [&config](const at::Tensor& both) {
     const MoeConfig& moe = config.moe;
-    const at::Tensor both = gate_up(x, e);
-    return down(moe.is_gpt_oss ? clamped_gate_plain(both, moe.swiglu_alpha, moe.swiglu_limit)
-                               : gated_plain(both, config.activation),
-                e);
+    return moe.is_gpt_oss ? clamped_gate_plain(both, moe.swiglu_alpha, moe.swiglu_limit)
+                          : gated_plain(both, config.activation);
   };
 }
 
@@ -158,12 +162,13 @@ at::Tensor mixture_plain(const at::Tensor& x_NH, const Routing& routing, const L
   const ExpertLeaves leaves = adapted_experts_plain(frozen, is_stacked);
   return sum_of_experts(
       x_NH, routing, config.moe.num_experts,
-      mlp_of(config, plain_product(leaves.gate_up, matrices.expert_gate_up_E2IH, leaves.gate_up_bias, is_stacked),
+      mlp_of(plain_gate(config),
+             plain_product(leaves.gate_up, matrices.expert_gate_up_E2IH, leaves.gate_up_bias, is_stacked),
              plain_product(leaves.down, matrices.expert_down_EHI, leaves.down_bias, is_stacked)));
 }
 
-at::Tensor mixture_operators(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
-                             const ExpertLeaves& leaves, const ModelConfig& config) {
+at::Tensor mixture_by_gate(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
+                           const ExpertLeaves& leaves, const ModelConfig& config, const GateOfExpert& gate) {
   const bool is_stacked = config.moe.is_gpt_oss;
   const auto product_of = [&](const std::vector<at::Tensor>& own, const at::Tensor& matrix_E, const at::Tensor& bias_EO,
                               const LoraMatrix& lora) {
@@ -172,8 +177,13 @@ at::Tensor mixture_operators(const at::Tensor& x_NH, const Routing& routing, con
   };
   return sum_of_experts(
       x_NH, routing, config.moe.num_experts,
-      mlp_of(config, product_of(leaves.gate_up, matrices.expert_gate_up_E2IH, leaves.gate_up_bias, leaves.gate_up_lora),
+      mlp_of(gate, product_of(leaves.gate_up, matrices.expert_gate_up_E2IH, leaves.gate_up_bias, leaves.gate_up_lora),
              product_of(leaves.down, matrices.expert_down_EHI, leaves.down_bias, leaves.down_lora)));
+}
+
+at::Tensor mixture_operators(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
+                             const ExpertLeaves& leaves, const ModelConfig& config) {
+  return mixture_by_gate(x_NH, routing, matrices, leaves, config, plain_gate(config));
 }
 
 }  // namespace mortise

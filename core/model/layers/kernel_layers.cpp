@@ -16,7 +16,8 @@
 
 #include "model/device/kernel_table.h"
 #include "model/layers/experts.h"
-#include "model/layers/gated.h"
+#include "model/layers/kernel_experts.h"
+#include "model/layers/kernel_gates.h"
 #include "model/layers/linear.h"
 #include "model/layers/rms_norm.h"
 #include "model/layers/rotated_heads.h"
@@ -29,13 +30,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 const DeviceKernels& kernels_of(const at::Tensor& x) { return *device_kernels(x.device()); }
-
-MortiseCudaIn in_of(const at::Tensor& numbers) {
-  return {numbers.const_data_ptr(), numbers.scalar_type() == at::kBFloat16 ? 1 : 0};
-}
-MortiseCudaOut out_of(const at::Tensor& numbers) {
-  return {numbers.mutable_data_ptr(), numbers.scalar_type() == at::kBFloat16 ? 1 : 0};
-}
 
 // Null if it is not defined.
 const float* numbers_of(const at::Tensor& x) { return x.defined() ? x.const_data_ptr<float>() : nullptr; }
@@ -52,7 +46,7 @@ Normed norm_forward(const at::Tensor& x, const at::Tensor& residual, const at::T
   const Normed out{residual.defined() ? at::empty_like(x) : x, at::empty(x.sizes(), x.options().dtype(result))};
   float* const sum = residual.defined() ? out.sum.mutable_data_ptr<float>() : nullptr;
   check_started(kernels_of(x).rms_norm(x.const_data_ptr<float>(), numbers_of(residual), weight.const_data_ptr<float>(),
-                                       static_cast<float>(eps), x.size(0), x.size(1), sum, out_of(out.out),
+                                       static_cast<float>(eps), x.size(0), x.size(1), sum, kernel_out(out.out),
                                        stream_of(x.device())),
                 "rms_norm");
   return out;
@@ -85,7 +79,7 @@ class KernelNorm : public torch::autograd::Function<KernelNorm> {
     const at::Tensor parts = at::empty({ceil_div(x.size(0), MORTISE_CUDA_NORM_ROWS), x.size(1)}, x.options());
     check_started(kernels_of(x).rms_norm_backward(x.const_data_ptr<float>(), weight.const_data_ptr<float>(),
                                                   static_cast<float>(ctx->saved_data["eps"].toDouble()), x.size(0),
-                                                  x.size(1), in_of(d_out), numbers_of(extra),
+                                                  x.size(1), kernel_in(d_out), numbers_of(extra),
                                                   dx.mutable_data_ptr<float>(), parts.mutable_data_ptr<float>(),
                                                   d_weight.mutable_data_ptr<float>(), stream_of(x.device())),
                   "rms_norm_backward");
@@ -134,53 +128,9 @@ at::Tensor head_norm(const at::Tensor& qkv_NQ, const at::Tensor& q_weight_D, con
   return qkv;
 }
 
-// ---- gates ----
-
-MortiseCudaActivation code_of(Activation activation) {
-  return activation == Activation::kSilu ? MORTISE_CUDA_SILU : MORTISE_CUDA_GELU_TANH;
-}
-
-at::Tensor gate_forward(const at::Tensor& gate_up, Activation activation, at::ScalarType result) {
-  const c10::OptionalDeviceGuard own_device(gate_up.device());
-  const int64_t rows = gate_up.size(0), width = gate_up.size(1) / 2;
-  const at::Tensor out = at::empty({rows, width}, gate_up.options().dtype(result));
-  check_started(kernels_of(gate_up).gated(gate_up.const_data_ptr<float>(), rows, width, code_of(activation),
-                                          out_of(out), stream_of(out.device())),
-                "gated");
-  return out;
-}
-
-// In the dtype of d_out.
-at::Tensor gate_backward(const at::Tensor& gate_up, Activation activation, const at::Tensor& d_out_NI) {
-  const c10::OptionalDeviceGuard own_device(gate_up.device());
-  const at::Tensor d_out = d_out_NI.contiguous();
-  const at::Tensor d_gate_up = at::empty(gate_up.sizes(), d_out.options());
-  check_started(kernels_of(gate_up).gated_backward(gate_up.const_data_ptr<float>(), d_out.size(0), d_out.size(1),
-                                                   code_of(activation), in_of(d_out), d_gate_up.mutable_data_ptr(),
-                                                   stream_of(d_out.device())),
-                "gated_backward");
-  return d_gate_up;
-}
-
-class KernelGate : public torch::autograd::Function<KernelGate> {
- public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate_up, int64_t activation, int64_t result) {
-    ctx->save_for_backward({gate_up});
-    ctx->saved_data["activation"] = activation;
-    return gate_forward(gate_up, static_cast<Activation>(activation), static_cast<at::ScalarType>(result));
-  }
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const at::Tensor gate_up = ctx->get_saved_variables()[0];
-    const auto activation = static_cast<Activation>(ctx->saved_data["activation"].toInt());
-    return {gate_backward(gate_up, activation, grads[0]).to(gate_up.scalar_type()), at::Tensor(), at::Tensor()};
-  }
-};
-
 template <at::ScalarType kResult>
 at::Tensor gate(const at::Tensor& gate_up_N2I, Activation activation) {
-  const at::Tensor gate_up = gate_up_N2I.contiguous();
-  if (!at::GradMode::is_enabled()) return gate_forward(gate_up, activation, kResult);
-  return KernelGate::apply(gate_up, static_cast<int64_t>(activation), static_cast<int64_t>(kResult));
+  return kernel_gate(gate_up_N2I, activation, kResult);
 }
 
 // ---- the MLP of a dense layer ----
@@ -247,11 +197,16 @@ bool takes_every_mlp(const at::Tensor& /*x*/, const at::Tensor& /*gate_up*/, con
 
 // ---- experts ----
 
-// One after the other, as dense layers. Adapters, and gpt-oss with a gate of its own, are by operators.
+// One after the other, as dense layers. Adapters, and gpt-oss with its biases, have the function of dense layers for each
+// product.
 at::Tensor experts(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
                    const ExpertLeaves& leaves, const ModelConfig& config) {
-  if (config.moe.is_gpt_oss || leaves.gate_up_lora.defined() || leaves.down_lora.defined())
-    return mixture_operators(x_NH, routing, matrices, leaves, config);
+  const bool is_adapted = leaves.gate_up_lora.defined() || leaves.down_lora.defined();
+  if (config.moe.is_gpt_oss || is_adapted) {
+    const at::ScalarType result = is_adapted ? x_NH.scalar_type() : matrices.expert_down_EHI.scalar_type();
+    return mixture_by_gate(x_NH, routing, matrices, leaves, config,
+                           [&](const at::Tensor& both) { return kernel_expert_gate(both, config, result); });
+  }
   const std::vector<at::Tensor> gate_up = matrices.expert_gate_up_E2IH.unbind(0),
                                 down = matrices.expert_down_EHI.unbind(0);
   const Activation activation = config.activation;
@@ -264,6 +219,20 @@ at::Tensor experts(const at::Tensor& x_NH, const Routing& routing, const LayerMa
   });
 }
 
+// Kernels load 16 bytes of weights at a time.
+bool are_aligned(const LayerMatrices& matrices) {
+  const auto is_aligned = [](const at::Tensor& x) { return reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0; };
+  return is_aligned(matrices.expert_gate_up_E2IH) && is_aligned(matrices.expert_down_EHI);
+}
+
+// Training's passes without gradients have the bits of those with them, so kernels take sampling alone.
+at::Tensor experts_to_sample(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
+                             const ExpertLeaves& leaves, const ModelConfig& config) {
+  const bool is_rounded = matrices.expert_down_EHI.scalar_type() == at::kBFloat16;
+  const bool is_taken = kernels_take_experts(config, x_NH.size(0), is_rounded) && are_aligned(matrices);
+  return (is_taken ? kernel_mixture : experts)(x_NH, routing, matrices, leaves, config);
+}
+
 template <at::ScalarType kResult>
 LayerCode layers_with_results() {
   LayerCode out = operator_layers();
@@ -272,6 +241,8 @@ LayerCode layers_with_results() {
   out.qk_norm = head_norm;
   out.gated = gate<kResult>;
   out.mixture = experts;
+  out.mixture_to_sample = experts_to_sample;
+  out.route_to_sample = kernel_route;
   out.gated_mlp = dense_mlp;
   out.fits_gated_mlp = takes_every_mlp;
   out.normed_attention = rotated_attention;

@@ -40,10 +40,14 @@ struct LayerCode {
                           const std::vector<at::Tensor>& gate_up_leaves, const at::Tensor& down_leaf,
                           Activation activation) = nullptr;
   bool (*fits_gated_mlp)(const at::Tensor& x_NH, const at::Tensor& gate_up_2IH, const at::Tensor& down_HI) = nullptr;
-  // qk_norm and rope_attention as one, for heads that takes_rotated_heads() (rotated_heads.h). The result is bfloat16 if
-  // shape.rounds. Null: they are always two.
+  // The bias of qkv, qk_norm and rope_attention as one, for heads that takes_rotated_heads() (rotated_heads.h). The result is
+  // bfloat16 if shape.rounds. Null: each is by itself.
   at::Tensor (*normed_attention)(const at::Tensor& qkv_NQ, const PassSegments& segments, const RopeTable& table,
-                                 const AttentionShape& shape, const HeadNorms& norms) = nullptr;
+                                 const AttentionShape& shape, const HeadNorms& norms, const HeadBias& bias) = nullptr;
+  // The mixture and the choice of its router (without a RouterPass) in sampling. Null: `mixture` and route().
+  at::Tensor (*mixture_to_sample)(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
+                                  const ExpertLeaves& leaves, const ModelConfig& config) = nullptr;
+  Routing (*route_to_sample)(const at::Tensor& logits_NE, const MoeConfig& moe) = nullptr;
   // Norms and gates whose results only products of bfloat16 matrices read: they give bfloat16. Null: the product rounds them.
   const LayerCode* before_rounded = nullptr;
 };

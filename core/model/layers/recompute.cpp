@@ -76,7 +76,8 @@ int64_t more_by_operators(const ModelConfig& config, const NumberSizes& sizes) {
   const int64_t norms = config.sandwich_norm ? 4 : 2, q = config.q_size(), kv = config.kv_size();
   const int64_t head_norms = config.qk_norm ? q + kv + config.num_heads + config.num_kv_heads : 0;
   const int64_t activated = config.num_expert_layers() < config.num_layers ? config.intermediate_size : 0;
-  const int64_t by_experts = config.moe.experts_per_token * config.moe.expert_size + config.moe.shared_size;
+  const int64_t of_gate = config.moe.is_gpt_oss ? 4 : 1;  // both halves within their limits, the sigmoid, and a product
+  const int64_t by_experts = of_gate * config.moe.experts_per_token * config.moe.expert_size + config.moe.shared_size;
   const bool rounds = sizes.product_input < sizes.activation;
   const int64_t attention = rounds ? (2 * q + 2 * kv) * sizes.product_input : 3 * q * sizes.activation;
   return (norms * config.hidden_size + head_norms - config.qkv_size() + config.head_dim +
@@ -89,12 +90,10 @@ int64_t more_by_operators(const ModelConfig& config, const NumberSizes& sizes) {
 // attention do not, and no number for each row. The result of attention is the input of a product.
 int64_t more_by_kernels(const ModelConfig& config, const NumberSizes& sizes) {
   const int64_t norms = config.sandwich_norm ? 4 : 2, q = config.q_size(), kv = config.kv_size();
-  // The gate of gpt-oss has no kernel.
-  const int64_t by_experts = config.moe.is_gpt_oss ? config.moe.experts_per_token * config.moe.expert_size : 0;
   const bool rounds = sizes.product_input < sizes.activation;
   const int64_t result = sizes.has_adapter ? q : 0;  // attention keeps its own
   const int64_t attention = rounds ? (q + 2 * kv + result) * sizes.product_input : 3 * q * sizes.activation;
-  return (by_experts - config.qkv_size() - norms) * sizes.activation + attention;
+  return attention - (config.qkv_size() + norms) * sizes.activation;
 }
 
 }  // namespace

@@ -6,8 +6,13 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
+#include <optional>
+#include <vector>
+
 #include "model/device/kernel_table.h"
 #include "model/layers/attention_choice.h"
+#include "model/layers/linear.h"
 #include "model/tensor/kernel.h"
 
 namespace mortise {
@@ -21,6 +26,7 @@ struct HeadPass {
   at::Tensor q_weight, k_weight;  // undefined: no norms
   at::Tensor cosines, sines;
   KeyCopies copies;  // undefined: no key is read twice
+  at::Tensor bias;   // undefined: none, or it is not asked for
   MortiseCudaHeads heads;
   double eps;
   bool rounds;
@@ -50,44 +56,58 @@ variable_list heads_forward(const at::Tensor& qkv, const HeadPass& pass) {
                    k = pass.empty(num_keys, pass.heads.num_kv_heads, qkv),
                    v = pass.empty(num_keys, pass.heads.num_kv_heads, qkv);
   const int32_t* const sources = pass.copies.defined() ? pass.copies.sources_M.const_data_ptr<int32_t>() : nullptr;
-  check_started(device_kernels(qkv.device())
-                    ->rotate_heads(qkv.const_data_ptr<float>(), num_rows, pass.heads, pass.norms(), pass.rotation(),
-                                   sources, num_keys, rows_of(q, k, v, pass.rounds), stream_of(qkv.device())),
-                "rotate_heads");
+  const float* const bias = pass.bias.defined() ? pass.bias.const_data_ptr<float>() : nullptr;
+  check_started(
+      device_kernels(qkv.device())
+          ->rotate_heads(qkv.const_data_ptr<float>(), bias, num_rows, pass.heads, pass.norms(), pass.rotation(),
+                         sources, num_keys, rows_of(q, k, v, pass.rounds), stream_of(qkv.device())),
+      "rotate_heads");
   return {q, k, v};
 }
 
-// {d_qkv, d_norms [2, D]}; the latter undefined without norms.
-variable_list heads_backward(const at::Tensor& qkv, int64_t num_rows, const HeadPass& pass,
+struct HeadGradients {
+  at::Tensor qkv, norms, bias;  // norms: [2, D]. Undefined if there are none
+};
+HeadGradients heads_backward(const at::Tensor& qkv, int64_t num_rows, const HeadPass& pass, bool wants_bias,
                              const variable_list& grads) {
   const c10::OptionalDeviceGuard own_device(grads[0].device());
   const at::Tensor dq = grads[0].contiguous(), dk = grads[1].contiguous(), dv = grads[2].contiguous();
   const MortiseCudaHeads& heads = pass.heads;
   const at::TensorOptions numbers = dq.options().dtype(at::kFloat);
-  const at::Tensor d_qkv =
-      at::empty({num_rows, (heads.num_heads + 2 * heads.num_kv_heads) * int64_t{heads.head_dim}}, numbers);
-  at::Tensor d_norms, parts;
+  const int64_t width = (heads.num_heads + 2 * heads.num_kv_heads) * int64_t{heads.head_dim};
+  const int64_t num_parts = ceil_div(num_rows, MORTISE_CUDA_NORM_ROWS);
+  HeadGradients out{at::empty({num_rows, width}, numbers), {}, {}};
+  at::Tensor parts;
   if (pass.has_norms()) {
-    d_norms = at::empty({2, heads.head_dim}, numbers);
-    parts = at::empty({ceil_div(num_rows, MORTISE_CUDA_NORM_ROWS), 2, heads.head_dim}, numbers);
+    out.norms = at::empty({2, heads.head_dim}, numbers);
+    parts = at::empty({num_parts, 2, heads.head_dim}, numbers);
+  } else if (wants_bias) {
+    out.bias = at::empty({width}, numbers);
+    parts = at::empty({num_parts, width}, numbers);
   }
   const auto place = [](const at::Tensor& x) { return x.defined() ? x.mutable_data_ptr<float>() : nullptr; };
   MortiseCudaCopies copies{nullptr, nullptr};
   if (pass.copies.defined())
     copies = {pass.copies.begins_N1.const_data_ptr<int32_t>(), pass.copies.places_M.const_data_ptr<int32_t>()};
-  check_started(device_kernels(dq.device())
-                    ->rotate_heads_backward(qkv.defined() ? qkv.const_data_ptr<float>() : nullptr, num_rows, heads,
-                                            pass.norms(), pass.rotation(), copies, rows_of(dq, dk, dv, pass.rounds),
-                                            place(d_qkv), place(parts), place(d_norms), stream_of(dq.device())),
-                "rotate_heads_backward");
-  return {d_qkv, d_norms};
+  check_started(
+      device_kernels(dq.device())
+          ->rotate_heads_backward(qkv.defined() ? qkv.const_data_ptr<float>() : nullptr, num_rows, heads, pass.norms(),
+                                  pass.rotation(), copies, rows_of(dq, dk, dv, pass.rounds), place(out.qkv),
+                                  place(parts), place(out.norms), place(out.bias), stream_of(dq.device())),
+      "rotate_heads_backward");
+  return out;
 }
 
 class RotatedHeads : public torch::autograd::Function<RotatedHeads> {
  public:
   static variable_list forward(AutogradContext* ctx, const at::Tensor& qkv, const std::optional<at::Tensor>& q_weight,
-                               const std::optional<at::Tensor>& k_weight, const HeadPass& pass) {
-    static_cast<void>(k_weight);  // in the pass, and here for its gradient
+                               const std::optional<at::Tensor>& k_weight, at::TensorList bias_leaves,
+                               const HeadPass& pass) {
+    static_cast<void>(k_weight);  // in the pass, and here for its gradient, as the leaves of the bias
+    std::vector<int64_t> rows;
+    for (const at::Tensor& leaf : bias_leaves) rows.push_back(leaf.size(0));
+    ctx->saved_data["bias_rows"] = rows;
+    ctx->saved_data["trained"] = trained_leaves(bias_leaves);
     ctx->save_for_backward({q_weight ? qkv : at::Tensor(), pass.q_weight, pass.k_weight, pass.cosines, pass.sines,
                             pass.copies.sources_M, pass.copies.begins_N1, pass.copies.places_M});
     ctx->saved_data["sizes"] = std::vector<int64_t>{qkv.size(0), pass.heads.num_heads, pass.heads.num_kv_heads,
@@ -105,12 +125,23 @@ class RotatedHeads : public torch::autograd::Function<RotatedHeads> {
                         s[3],
                         s[4],
                         {s[5], s[6], s[7]},
+                        at::Tensor(),
                         {number(1), number(2), number(3)},
                         ctx->saved_data["eps"].toDouble(),
                         sizes[4] != 0};
-    const variable_list out = heads_backward(s[0], sizes[0], pass, grads);
-    const auto of_norm = [&](int64_t i) { return out[1].defined() ? out[1].select(0, i) : at::Tensor(); };
-    return {out[0], of_norm(0), of_norm(1), at::Tensor()};
+    const std::vector<int64_t> rows = ctx->saved_data["bias_rows"].toIntVector(),
+                               trained = ctx->saved_data["trained"].toIntVector();
+    const bool wants_bias = std::ranges::find(trained, 1) != trained.end();
+    const HeadGradients out = heads_backward(s[0], sizes[0], pass, wants_bias, grads);
+    const auto of_norm = [&](int64_t i) { return out.norms.defined() ? out.norms.select(0, i) : at::Tensor(); };
+    variable_list all{out.qkv, of_norm(0), of_norm(1)};
+    int64_t row = 0;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      all.push_back(leaf_gradient(out.bias, row, rows[i], trained, i));
+      row += rows[i];
+    }
+    all.emplace_back();  // the pass
+    return all;
   }
 };
 
@@ -122,13 +153,14 @@ bool takes_rotated_heads(const AttentionShape& shape, const RopeTable& table, bo
 }
 
 at::Tensor rotated_attention(const at::Tensor& qkv_NQ, const PassSegments& segments, const RopeTable& table,
-                             const AttentionShape& shape, const HeadNorms& norms) {
+                             const AttentionShape& shape, const HeadNorms& norms, const HeadBias& bias) {
   const auto whole = [](const at::Tensor& x) { return x.defined() ? x.contiguous() : x; };
   HeadPass pass{whole(norms.q_weight_D),
                 whole(norms.k_weight_D),
                 table.cos_PR2.contiguous(),
                 table.sin_PR2.contiguous(),
                 segments.copies,
+                whole(bias.row_Q),
                 {static_cast<int32_t>(shape.num_heads), static_cast<int32_t>(shape.num_kv_heads),
                  static_cast<int32_t>(shape.head_dim)},
                 norms.eps,
@@ -142,7 +174,7 @@ at::Tensor rotated_attention(const at::Tensor& qkv_NQ, const PassSegments& segme
       pass.q_weight = pass.q_weight.detach();
       pass.k_weight = pass.k_weight.detach();
     }
-    heads = RotatedHeads::apply(qkv, q_weight, k_weight, pass);
+    heads = RotatedHeads::apply(qkv, q_weight, k_weight, at::TensorList(bias.leaves), pass);
   } else {
     heads = heads_forward(qkv, pass);
   }

@@ -39,6 +39,12 @@ struct KeyCopies {
   [[nodiscard]] bool defined() const { return sources_M.defined(); }
 };
 
+// The bias of queries, keys and values, and the leaves that lie in it one behind the other. Undefined and empty: there is none.
+struct HeadBias {
+  at::Tensor row_Q = {};
+  std::vector<at::Tensor> leaves = {};
+};
+
 // The segments of a pass. `lengths`: of their queries, and of their keys behind those of their prompts, with begins on a
 // device. Empty for the CPU's kernels, which do not read them. `copies`: for the kernels of core/cuda alone.
 struct PassSegments {

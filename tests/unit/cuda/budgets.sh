@@ -24,11 +24,18 @@ awk -v other_archs="${2:-}" -v others="${3:-}" '
     budget["rotate_heads_backward_kernelIfLi0E"] = budget["rotate_heads_backward_kernelItLi0E"] = 64
     budget["rotate_heads_backward_kernelIfLi2E"] = budget["rotate_heads_backward_kernelItLi2E"] = 80
     budget["rotate_heads_backward_kernelIfLi4E"] = budget["rotate_heads_backward_kernelItLi4E"] = 128
+    budget["biased_heads_backward_kernelIfLi2E"] = budget["biased_heads_backward_kernelItLi2E"] = 80
+    budget["biased_heads_backward_kernelIfLi4E"] = budget["biased_heads_backward_kernelItLi4E"] = 128
     # What two blocks of a multiprocessor may have, but for the instances with room: float or bfloat16 numbers, 4 query heads.
     budget["attention_split_kernelIfLi4E"] = 108
     budget["attention_split_kernelItLi4E"] = 112
     budget["attention_split_kernelIfLi8E"] = budget["attention_split_kernelItLi8E"] = 128
     budget["attention_split_kernelIfLi16E"] = budget["attention_split_kernelItLi16E"] = 128
+    budget["clamped_gate_kernel"] = 40
+    budget["clamped_gate_backward_kernel"] = 48
+    budget["route_kernel"] = budget["group_experts_kernel"] = budget["sum_experts_kernel"] = 40
+    budget["expert_product_kernel"] = 64
+    budget["expert_tensor_kernel"] = 80
     budget["sample_kernel"] = 64
     budget["edit_kernel"] = 52
     budget["top_kernel"] = 40

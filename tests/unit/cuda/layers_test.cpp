@@ -264,17 +264,17 @@ struct HeadPass {
     return {q_weight.data(), k_weight.data(), static_cast<float>(kEps)};
   }
 
-  // q, k and v behind each other.
-  [[nodiscard]] std::vector<float> forward() const {
+  // q, k and v behind each other. `bias`: a row that is added before; null: none.
+  [[nodiscard]] std::vector<float> forward(const float* bias = nullptr) const {
     std::vector<float> q(dq.size(), NAN), k(dk.size(), NAN), v(dv.size(), NAN);
     std::vector<uint16_t> half_q(q.size()), half_k(k.size()), half_v(v.size());
     const int32_t* const from = c.sources.empty() ? nullptr : c.sources.data();
     const auto num_rows = static_cast<int64_t>(c.rows), keys = static_cast<int64_t>(num_keys);
     const MortiseCudaRotation turns{cosines.data(), sines.data(), c.half};
-    EXPECT_EQ(mortise_cuda_rotate_heads(qkv.data(), num_rows, c.heads, norms(), turns, from, keys,
+    EXPECT_EQ(mortise_cuda_rotate_heads(qkv.data(), bias, num_rows, c.heads, norms(), turns, from, keys,
                                         {q.data(), k.data(), v.data(), 0}, nullptr),
               0);
-    mortise_cuda_rotate_heads(qkv.data(), num_rows, c.heads, norms(), turns, from, keys,
+    mortise_cuda_rotate_heads(qkv.data(), bias, num_rows, c.heads, norms(), turns, from, keys,
                               {half_q.data(), half_k.data(), half_v.data(), 1}, nullptr);
     EXPECT_EQ(half_q, halves_of(q));
     EXPECT_EQ(half_k, halves_of(k));
@@ -284,10 +284,11 @@ struct HeadPass {
     return q;
   }
 
-  // {d_qkv, d_norms}
-  [[nodiscard]] std::pair<std::vector<float>, std::vector<float>> backward() const {
-    std::vector<float> d_qkv(qkv.size(), NAN), d_norms(2 * dim, NAN);
-    std::vector<float> parts((c.rows + MORTISE_CUDA_NORM_ROWS - 1) / MORTISE_CUDA_NORM_ROWS * 2 * dim, NAN);
+  // {d_qkv, d_norms}, or {d_qkv, d_bias}
+  [[nodiscard]] std::pair<std::vector<float>, std::vector<float>> backward(bool has_bias = false) const {
+    const size_t width = has_bias ? all * dim : 2 * dim;
+    std::vector<float> d_qkv(qkv.size(), NAN), sums(width, NAN);
+    std::vector<float> parts((c.rows + MORTISE_CUDA_NORM_ROWS - 1) / MORTISE_CUDA_NORM_ROWS * width, NAN);
     const MortiseCudaCopies copies{begins.empty() ? nullptr : begins.data(), begins.empty() ? nullptr : places.data()};
     std::vector<float> own_dq = dq, own_dk = dk, own_dv = dv;
     std::vector<uint16_t> half_q = halves_of(dq), half_k = halves_of(dk), half_v = halves_of(dv);
@@ -296,9 +297,10 @@ struct HeadPass {
                                           : MortiseCudaHeadRows{own_dq.data(), own_dk.data(), own_dv.data(), 0};
     EXPECT_EQ(mortise_cuda_rotate_heads_backward(c.has_norms ? qkv.data() : nullptr, static_cast<int64_t>(c.rows),
                                                  c.heads, norms(), {cosines.data(), sines.data(), c.half}, copies,
-                                                 d_out, d_qkv.data(), parts.data(), d_norms.data(), nullptr),
+                                                 d_out, d_qkv.data(), parts.data(), has_bias ? nullptr : sums.data(),
+                                                 has_bias ? sums.data() : nullptr, nullptr),
               0);
-    return {d_qkv, d_norms};
+    return {d_qkv, sums};
   }
 
   // One head in float64, normed and rotated. `weight`: its norm's.
@@ -349,6 +351,20 @@ struct HeadPass {
   }
 };
 
+// Heads without norms whose bias is added first: the same gradients, and the sums of their columns.
+void check_bias(const HeadPass& pass, const Numbers& weights) {
+  const size_t width = pass.all * pass.dim;
+  const std::vector<float> bias = normal(width, 1, 9);
+  Numbers biased = widened(pass.qkv);
+  for (size_t i = 0; i < biased.size(); ++i) biased[i] += double(bias[i % width]);
+  expect_near(pass.forward(bias.data()), pass.exact(biased, weights), 2e-5, "biased q, k, v");
+  const auto [d_qkv, d_bias] = pass.backward(/*has_bias=*/true);
+  EXPECT_EQ(d_qkv, pass.backward().first);
+  Numbers want(width, 0.0);
+  for (size_t i = 0; i < d_qkv.size(); ++i) want[i % width] += double(d_qkv[i]);
+  expect_near(d_bias, want, 1e-5, "d_bias");
+}
+
 void check_heads(const HeadCase& c) {
   SCOPED_TRACE(std::to_string(c.rows) + " rows, heads of " + std::to_string(c.heads.head_dim));
   const HeadPass pass(c);
@@ -360,6 +376,8 @@ void check_heads(const HeadCase& c) {
   expect_near(d_qkv, slopes([&](const Numbers& it) { return pass.value(it, weights); }, qkv), 5e-5, "d_qkv");
   if (c.has_norms)
     expect_near(d_norms, slopes([&](const Numbers& it) { return pass.value(qkv, it); }, weights), 5e-5, "d_norms");
+  else
+    check_bias(pass, weights);
 }
 
 // Rotations of all numbers of a head and of a part, norms, shared prompts (rows 0 and 1 are read three times), and more rows than
@@ -372,6 +390,7 @@ TEST(CudaLayers, HeadsAndTheirGradientsEqualFiniteDifferences) {
     check_heads({{2, 1, 6}, 3, false, false, {}, 3});
     check_heads({{3, 1, 10}, 2, true, false, {}, 2});
     check_heads({{2, 2, 7}, 2, false, true, shared, 5});
+    check_heads({{6, 2, 6}, 3, false, true, {}, 18});  // more heads than warps
     check_heads({{1, 1, 4}, 2, true, false, {}, 18});
   });
 }
@@ -386,15 +405,23 @@ TEST(CudaLayers, LargeHeadsEqualFloat64) {
     expect_near(pass.forward(), pass.exact(widened(pass.qkv), weights), 2e-5, "q, k, v");
     const Numbers want = slopes([&](const Numbers& it) { return pass.value(it, weights); }, widened(pass.qkv));
     expect_near(pass.backward().first, want, 5e-5, "d_qkv");
+    if (!has_norms) check_bias(pass, weights);
   }
   const MortiseCudaHeads large{1, 1, MORTISE_CUDA_MOST_HEAD_DIM + 1}, odd{1, 1, 7};
   const float one = 1;
-  EXPECT_EQ(mortise_cuda_rotate_heads(nullptr, 1, large, {}, {}, nullptr, 1, {}, nullptr), 1);
-  EXPECT_EQ(mortise_cuda_rotate_heads_backward(nullptr, 1, large, {}, {}, {}, {}, nullptr, nullptr, nullptr, nullptr),
-            1);
-  EXPECT_EQ(mortise_cuda_rotate_heads_backward(nullptr, 1, odd, {&one, &one, 0}, {}, {}, {}, nullptr, nullptr, nullptr,
-                                               nullptr),
-            1);
+  float sum = 0;
+  const auto forward = [](const float* bias, MortiseCudaHeads heads, MortiseCudaHeadNorms norms) {
+    return mortise_cuda_rotate_heads(nullptr, bias, 1, heads, norms, {}, nullptr, 1, {}, nullptr);
+  };
+  const auto backward = [](MortiseCudaHeads heads, MortiseCudaHeadNorms norms, float* d_bias) {
+    return mortise_cuda_rotate_heads_backward(nullptr, 1, heads, norms, {}, {}, {}, nullptr, nullptr, nullptr, d_bias,
+                                              nullptr);
+  };
+  EXPECT_EQ(forward(nullptr, large, {}), 1);
+  EXPECT_EQ(forward(&one, {1, 1, 8}, {&one, &one, 0}), 1);
+  EXPECT_EQ(backward(large, {}, nullptr), 1);
+  EXPECT_EQ(backward(odd, {&one, &one, 0}, nullptr), 1);
+  EXPECT_EQ(backward({1, 1, 8}, {&one, &one, 0}, &sum), 1);
 }
 
 TEST(CudaLayers, EveryBarrierIsNeeded) {

@@ -2,8 +2,6 @@
 // schedule, with prompts that share pages, penalties and barred tokens.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/tensor.h>
-#include <c10/core/Allocator.h>
-#include <c10/core/CPUAllocator.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
@@ -15,10 +13,8 @@
 #include <tuple>
 #include <utility>
 
-#include "generate/device/graphed_decode.h"
-#include "support/emulated_kernels.h"
 #include "support/golden_models.h"
-#include "unit/generate/device_requests.h"
+#include "unit/generate/device_kernels_fixture.h"
 
 namespace mortise {
 namespace {
@@ -28,37 +24,17 @@ TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, all) {
   all.fallback(torch::CppFunction::makeFromBoxedFunction<&test::RecordedGraphs::note>());
 }
 
-class DeviceKernelsTest : public testing::Test {
- private:
-  test::EmulatedKernels emulated_;
-};
-
-// The same by graphs that are replayed, and without graphs.
-class DeviceDecodeTest : public DeviceKernelsTest, public testing::WithParamInterface<bool> {
- protected:
-  void SetUp() override {
-    test::RecordedGraphs::reset();
-    if (GetParam()) graphs_.emplace();
-  }
-  void TearDown() override {
-    const test::GraphCounts& counts = test::RecordedGraphs::counts();
-    EXPECT_EQ(counts.captures > 0, GetParam());
-    EXPECT_EQ(counts.replays > counts.captures, GetParam());
-    EXPECT_GE(counts.warm_ups, counts.captures);
-  }
-
- private:
-  std::optional<test::UseRecordedGraphs> graphs_;
-};
 INSTANTIATE_TEST_SUITE_P(Graphs, DeviceDecodeTest, testing::Bool(),
                          [](const auto& its) { return std::string(its.param ? "Replayed" : "None"); });
 
 // Windows, caps, sinks, two rotations, rotations of a part, norms of heads, experts.
 TEST_P(DeviceDecodeTest, TokensAreThoseOfTheNativeEngine) {
-  // Experts need the host, so they have no graphs. Other families decode without graphs where long prompts enter in pieces.
   std::vector<std::string> names = {"qwen2_tied", "phi3", "qwen3_moe", "gpt_oss"};
-  if (GetParam()) names = {"qwen2_tied", "qwen3_tied", "mistral_sliding", "gemma2", "gemma3_text", "phi3"};
+  if (GetParam())
+    names = {"qwen2_tied", "qwen3_tied", "mistral_sliding", "gemma2",  "gemma3_text",
+             "phi3",       "qwen3_moe",  "qwen2_moe",       "mixtral", "gpt_oss"};
   for (const std::string& name : names) {
+    test::RecordedGraphs::reset();
     auto model = Model::load(default_env(), test::golden_model(name));
     ASSERT_TRUE(model.ok()) << model.error().to_string();
     const std::vector<GenerateRequest> requests = mixed_requests(model->config().vocab_size, GetParam() ? 9 : 7);
@@ -67,6 +43,7 @@ TEST_P(DeviceDecodeTest, TokensAreThoseOfTheNativeEngine) {
     auto engine = make_engine(*model);
     EXPECT_EQ(engine->path_name(), "device_kernels");
     expect_same(run_all(*engine, requests), want, 5e-5F, name);
+    EXPECT_EQ(test::RecordedGraphs::counts().captures > 0, GetParam()) << name;
   }
 }
 
@@ -346,14 +323,9 @@ TEST_F(DeviceKernelsTest, ALayerOfAStepIsNineCalls) {
       config.num_layers = num_layers;
       Model model = *Model::random(config, 3, dtype);
       ASSERT_TRUE(model.weights().layers[0].qkv_bias_Q.defined());
-      move_to_device(model);
-      test::RecordedGraphs::reset();
-      SamplingParams params;
-      params.max_new_tokens = 4;
-      run_all(*make_engine(model), {make_request(1, {5, 6, 7}, 2, params)});
-      ASSERT_EQ(test::RecordedGraphs::counts().captures, 1);
-      started.push_back(test::RecordedGraphs::counts().started);
-      widened.push_back(test::RecordedGraphs::counts().widened);
+      const test::GraphCounts counts = counts_of_a_step(model);
+      started.push_back(counts.started);
+      widened.push_back(counts.widened);
     }
     EXPECT_EQ(started[1] - started[0], 9) << dtype;
     EXPECT_EQ(widened[1] - widened[0], dtype == std::string("bfloat16") ? 8 : 0) << "two matrices of each product";
@@ -373,32 +345,14 @@ TEST_F(DeviceKernelsTest, EagerSamplingMakesNoGraphs) {
   EXPECT_EQ(test::RecordedGraphs::counts().warm_ups, 0);
 }
 
-// Bytes of a page of the model, as it lies on a device.
-int64_t device_page_bytes(const ModelConfig& config, int64_t element) {
-  return 2 * config.num_layers * config.num_kv_heads * config.head_dim * MORTISE_CUDA_PAGE_TOKENS * element;
-}
-
-// kv_cache_bytes counts pages as they are: those of a bfloat16 model have half the bytes.
-TEST_F(DeviceKernelsTest, ABfloat16CacheHoldsTwiceAsManySamples) {
-  for (const char* const dtype : {"float32", "bfloat16"}) {
-    Model model = tiny_model(3, dtype);
-    move_to_device(model);
-    EngineOptions options;
-    options.kv_cache_bytes = 4 * device_page_bytes(model.config(), 4);  // two for each sample
-    auto engine = make_engine(model, options);
-    SamplingParams params;
-    params.max_new_tokens = 20;
-    const std::vector<GenerateRequest> requests = {make_request(1, {5, 6, 7}, 10, params)};
-    ASSERT_EQ(engine->submit(requests).value(), 1U);
-    ASSERT_TRUE(engine->poll([](const GeneratedSequence&) { return true; }, std::chrono::nanoseconds(1)).ok());
-    EXPECT_EQ(engine->running().size(), dtype == std::string("float32") ? 2U : 4U);
-  }
-}
-
 TEST_P(DeviceDecodeTest, SeesNewWeights) { expect_new_weights_are_seen(); }
 
 // Pages of a bfloat16 model are bfloat16, as attention in training reads keys and values.
-TEST_P(DeviceDecodeTest, Bfloat16LogProbsAreThoseOfTraining) { expect_bfloat16_log_probs_of_training(); }
+TEST_P(DeviceDecodeTest, Bfloat16LogProbsAreThoseOfTraining) {
+  expect_bfloat16_log_probs_of_training(tiny_model(3, "bfloat16"));
+  for (const Mixture kind : {Mixture::kQwen2, Mixture::kQwen3, Mixture::kGptOss})
+    expect_bfloat16_log_probs_of_training(tiny_mixture(kind, "bfloat16"));
+}
 
 // More than 16 rows and more than one split of attention: graphs of several sizes, padding, and memory that moves.
 TEST_P(DeviceDecodeTest, SizesOfEveryClassGiveTheTokensOfTheNativeEngine) {
@@ -416,145 +370,6 @@ TEST_P(DeviceDecodeTest, SizesOfEveryClassGiveTheTokensOfTheNativeEngine) {
   move_to_device(model);
   auto engine = make_engine(model);
   for (const char* round : {"first", "second"}) expect_same(run_all(*engine, requests), want, 5e-5F, round);
-}
-
-// Bytes of the CPU's tensors, now and at most since a mark. Threads of libtorch may allocate too.
-class CountingMemory final : public c10::Allocator {
- public:
-  c10::DataPtr allocate(size_t size) override {
-    auto* const block = new Block{c10::GetDefaultCPUAllocator()->allocate(size), size};
-    const size_t after = now += size;
-    for (size_t before = most; before < after && !most.compare_exchange_weak(before, after);) {
-    }
-    void* const data = block->memory.get();
-    return {data, block, &give_back, at::Device(at::kCPU)};
-  }
-  [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
-  void copy_data(void* to, const void* from, size_t size) const override { default_copy_data(to, from, size); }
-  static inline std::atomic<size_t> now = 0, most = 0;  // NOLINT: a deleter is a function
-
- private:
-  struct Block {
-    c10::DataPtr memory;
-    size_t size;
-  };
-  static void give_back(void* context) {
-    const std::unique_ptr<Block> block(static_cast<Block*>(context));
-    now -= block->size;
-  }
-};
-
-// Memory doubles to all pages that the scheduler may give out, and never has more. After it was freed the cache takes at once
-// what it had. Pages that nobody has are freed before larger memory is taken.
-TEST_F(DeviceKernelsTest, PagesTakeTheMemoryThatTheyNeed) {
-  static CountingMemory memory;
-  c10::Allocator* const before = c10::GetCPUAllocator();
-  Model model = tiny_model(3, "bfloat16");
-  move_to_device(model);
-  constexpr int64_t kMostPages = 100, kPadding = 1;
-  KvCache kv({2, 2, 12}, kMostPages, PageMemory::kOnDevice);
-  std::vector<float*> taken;
-  const auto page_bytes = static_cast<size_t>(device_page_bytes(model.config(), 2));
-  const auto cache = make_paged_cache(model, model.config(), *device_kernels(at::kCPU), kv);
-  c10::SetCPUAllocator(&memory, /*priority=*/100);
-  const auto layout_of = [&](int count) {  // samples of 30 pages
-    for (int i = 0; i < count; ++i) {
-      for (int page = 0; page < 30; ++page) taken.push_back(kv.take());
-      cache->add_slots({1, 20, 30 * MORTISE_CUDA_PAGE_TOKENS, {{taken.end() - 30, taken.end()}}});
-    }
-    return cache->layout();
-  };
-  const auto drop = [&](bool frees) {
-    frees ? cache->free() : cache->clear();
-    kv.give_back(taken);
-  };
-  const uint64_t two = layout_of(2);
-  const size_t bytes = CountingMemory::now;
-  EXPECT_NE(layout_of(1), two);  // 90 pages, where 64 were
-  constexpr size_t kMore = kMostPages + kPadding - 64;
-  EXPECT_EQ(CountingMemory::now - bytes, kMore * page_bytes);
-  drop(true);
-  EXPECT_LT(CountingMemory::now, bytes);
-  const uint64_t one = layout_of(1);
-  EXPECT_EQ(layout_of(2), one);
-  drop(true);
-  for (const bool is_computed : {false, true}) {
-    const auto smaller = make_paged_cache(model, model.config(), *device_kernels(at::kCPU), kv);
-    float* const known = kv.take();  // a prompt that is done has it
-    if (is_computed) kv.set_computed(known);
-    smaller->add_slots({1, 20, 20, {{known}}});
-    smaller->clear();
-    const size_t small = CountingMemory::now;
-    CountingMemory::most = small;
-    for (int page = 0; page < 90; ++page) taken.push_back(kv.take());
-    smaller->add_slots({1, 20, 20, {taken}});
-    if (is_computed)
-      EXPECT_GT(CountingMemory::most - small, kMore * page_bytes) << "what is computed is copied";
-    else
-      EXPECT_EQ(CountingMemory::most - small, kMore * page_bytes);
-    taken.push_back(known);
-    kv.give_back(taken);
-  }
-  c10::SetCPUAllocator(before, /*priority=*/100);
-}
-
-// Runs passes, and keeps the most bytes that one of them took next to what was there.
-class CountedGraphs final : public StepGraphs {
- public:
-  static inline size_t most = 0;  // NOLINT: the factory is a function
-  void warm_up(const std::function<void()>& work) override { count(work); }
-  std::unique_ptr<StepGraph> capture(const std::function<void()>& work) override {
-    return std::make_unique<Graph>(work);
-  }
-
- private:
-  static void count(const std::function<void()>& work) {
-    const size_t before = CountingMemory::now;
-    CountingMemory::most = before;
-    work();
-    most = std::max(most, CountingMemory::most - before);
-  }
-  class Graph final : public StepGraph {
-   public:
-    explicit Graph(std::function<void()> work) : work_(std::move(work)) {}
-    void replay() override { work_(); }
-
-   private:
-    std::function<void()> work_;
-  };
-};
-
-// What --dry-run says that graphs keep is what the largest pass takes. Models whose layers, and whose head, need most, and both
-// gates.
-TEST_F(DeviceKernelsTest, GraphsNeedTheMemoryOfTheLargestPass) {
-  static CountingMemory memory;
-  c10::Allocator* const before = c10::GetCPUAllocator();
-  c10::SetCPUAllocator(&memory, /*priority=*/100);
-  set_step_graphs([]() -> std::unique_ptr<StepGraphs> { return std::make_unique<CountedGraphs>(); });
-  constexpr auto kSilu = Activation::kSilu;
-  for (const auto& [vocab_size, has_edits, activation] :
-       {std::tuple{60, false, kSilu}, {60, false, Activation::kGeluTanh}, {3000, false, kSilu}, {3000, true, kSilu}}) {
-    for (const char* const dtype : {"float32", "bfloat16"}) {
-      ModelConfig config = tiny_model().config();
-      config.vocab_size = vocab_size;
-      config.intermediate_size = 400;
-      config.activation = activation;
-      Model model = *Model::random(config, 3, dtype);
-      move_to_device(model);
-      SamplingParams params;
-      params.max_new_tokens = 3;
-      params.ignore_eos = true;
-      if (!has_edits) params.ignore_eos = false, params.max_new_tokens = 2;
-      if (has_edits) params.repetition_penalty = 1.2;
-      CountedGraphs::most = 0;
-      run_all(*make_engine(model), {make_request(1, {5, 6, 7, 8}, 40, params)});
-      const double said = decode_graph_bytes(config, {40, 6, has_edits, dtype == std::string("bfloat16")});
-      EXPECT_GT(CountedGraphs::most, 0U);
-      EXPECT_NEAR(said / static_cast<double>(CountedGraphs::most), 1.0, 0.15) << vocab_size << dtype << has_edits;
-    }
-  }
-  set_step_graphs(nullptr);
-  c10::SetCPUAllocator(before, /*priority=*/100);
 }
 
 // The proof proves: a number of the host that is in captured work stays what it was.

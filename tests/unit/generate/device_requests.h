@@ -187,10 +187,9 @@ inline void expect_new_weights_are_seen() {
   EXPECT_NE(after.at({2, 0}).ids, before.at({2, 0}).ids);
 }
 
-inline void expect_bfloat16_log_probs_of_training() {
-  Model model = tiny_model(3, "bfloat16");
+inline void expect_bfloat16_log_probs_of_training(Model model) {
   move_to_device(model);
-  const std::vector<GenerateRequest> requests = mixed_requests(300, 9);
+  const std::vector<GenerateRequest> requests = mixed_requests(model.config().vocab_size, 9);
   for (const int64_t max_batch_tokens : {256, 8}) {
     EngineOptions options;
     options.max_batch_tokens = max_batch_tokens;  // prompts cut into several passes

@@ -74,7 +74,9 @@ TEST(DeviceRunner, RunningSamplesDoNotWaitForNewPrompts) { expect_running_sample
 TEST(DeviceRunner, SeesNewWeights) { expect_new_weights_are_seen(); }
 
 // The cache of a bfloat16 model is bfloat16, as its attention in training reads keys and values.
-TEST(DeviceRunner, Bfloat16LogProbsAreThoseOfTraining) { expect_bfloat16_log_probs_of_training(); }
+TEST(DeviceRunner, Bfloat16LogProbsAreThoseOfTraining) {
+  expect_bfloat16_log_probs_of_training(tiny_model(3, "bfloat16"));
+}
 
 // The experts of prompts and completions, for routing replay.
 TEST(DeviceRunner, RecordsTheExpertsOfTheNativeEngine) {

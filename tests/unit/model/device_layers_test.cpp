@@ -9,6 +9,7 @@
 #include "model/padded_eval.h"
 #include "stored_tensor.h"
 #include "support/as_device.h"
+#include "support/expert_check.h"
 #include "support/golden_models.h"
 #include "support/started_kernels.h"
 
@@ -222,6 +223,12 @@ TEST(DeviceLayersOfExperts, AnExpertWithoutTokensHasAGradientOfZeros) {
   }
 }
 
+// Tiles of both sizes, and rows that no tile fills.
+TEST(DeviceLayersOfExperts, KernelsThatSampleEqualFloat64) {
+  const test::TrainingKernels kernels;
+  for (const int64_t num_tokens : {2, 30}) test::expect_kernels_compute_experts(at::kCPU, {80, 72, 3, 2}, num_tokens);
+}
+
 // ---- what a layer costs ----
 
 // A dense layer starts so many kernels: a norm with its sum twice, the heads and the gate forward, and the same backward.
@@ -245,6 +252,34 @@ TEST(DeviceLayersCost, ADenseLayerStartsFourKernelsEachWay) {
   }
 }
 
+// The experts of gpt-oss have a gate of their own: one kernel each way for each expert, in both layers. Those of others have that
+// of dense layers.
+TEST(DeviceLayersCost, EachExpertStartsItsGate) {
+  const test::TrainingKernels kernels;
+  using Kernels = test::TrainingKernels;
+  const auto calls = [] {
+    return std::vector<int64_t>{Kernels::calls<&mortise_cuda_clamped_gate>(),
+                                Kernels::calls<&mortise_cuda_clamped_gate_backward>(),
+                                Kernels::calls<&mortise_cuda_gated>(), Kernels::calls<&mortise_cuda_gated_backward>()};
+  };
+  for (const bool is_adapted : {false, true}) {
+    for (const Family family : {Family::kGptOss, Family::kMixtral}) {
+      Fixture setup = on_device(family, "bfloat16");
+      if (is_adapted)
+        start_adapter(setup.model,
+                      {.rank = 1, .target_parameters = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj"}});
+      const std::vector<int64_t> before = calls();
+      learn(setup.model, packed(setup));
+      std::vector<int64_t> started = calls();
+      for (size_t i = 0; i < started.size(); ++i) started[i] -= before[i];
+      const int64_t gates = 2 * setup.model.config().moe.num_experts;
+      EXPECT_EQ(started, family == Family::kGptOss ? (std::vector<int64_t>{gates, gates, 0, 0})
+                                                   : (std::vector<int64_t>{0, 0, gates, gates}))
+          << is_adapted;
+    }
+  }
+}
+
 double kept_per_layer(const Model& model) {
   const PackedBatch batch = batch_of(2, 1);
   return (held_per_token(model, batch, kLayers / 2) - held_per_token(model, batch, kLayers)) / (kLayers / 2.0);
@@ -261,7 +296,7 @@ NumberSizes sizes_by_kernels(int64_t product_bytes, bool by_kernels, bool has_ad
 // A layer keeps less than by operators, and as much less as the dry run says. On CPU tensors attention keeps float32 copies of
 // q, k and v either way, and no bfloat16 ones (recompute_test.cpp). The operators' copy of its result is not there either.
 TEST(DeviceLayersCost, ALayerKeepsAsMuchLessAsTheEstimateSays) {
-  for (const Family family : {Family::kQwen2, Family::kQwen3, Family::kGemma2}) {
+  for (const Family family : {Family::kQwen2, Family::kQwen3, Family::kGemma2, Family::kGptOss}) {
     for (const int64_t product_bytes : {4, 2}) {
       Model model = Model::random(config_of(family), 4, product_bytes == 2 ? "bfloat16" : "float32").value();
       ASSERT_TRUE(model.move_to(kAsDevice).ok());
