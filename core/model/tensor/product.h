@@ -1,4 +1,4 @@
-// Products of float32 or float64 matrices without a graph: on the CPU in float32 by blas::gemm, else by libtorch.
+// Products of float32 or float64 matrices without a graph: on the CPU by blas::gemm, else by libtorch.
 // bf16_product.h has those of bfloat16 matrices. Thread rule: uses libtorch's threads.
 #pragma once
 
