@@ -75,6 +75,7 @@ TEST(Blas, BitsDoNotDependOnThreads) {
     expect_same_bits<float>(m, 900, 300);
     expect_same_bits<double>(m, 900, 300);
   }
+  expect_same_bits<double>(8, 16, 300);
   expect_same_bits<double>(600, 700, 200);
 }
 
