@@ -50,7 +50,7 @@ class RoundRanks {
 
   Communicator* ranks_;
   bool has_rounds_ = false;
-  std::optional<Error> heard_;  // of a rank that has failed in this round: nobody waits for more messages
+  std::optional<Error> heard_;  // that of a rank which has failed in this round: nobody waits for more messages
   bool gives_way_ = false;      // this rank has stopped because another one has failed
   int64_t num_rounds_ = 0;
   std::chrono::steady_clock::time_point next_look_;

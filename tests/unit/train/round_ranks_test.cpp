@@ -52,7 +52,7 @@ TEST(RoundRanks, GoodRoundsEndWell) {
   for (const Result<>& end : ends_of_rounds(2, -1)) EXPECT_OK(end);
 }
 
-// Ranks that sample for long stop soon after another one has failed, and the next round begins anew.
+// Ranks that sample for long stop soon after another one has failed, and the next round begins without it.
 TEST(RoundRanks, RanksThatSampleStopWhenAnotherFails) {
   on_ranks(3, [](Communicator& run) {
     RoundRanks ranks(run);
