@@ -15,6 +15,7 @@
 #include "dist/watch/rank_state.h"
 #include "dist/watch/rank_watch.h"
 #include "foundation/base/cpus.h"
+#include "foundation/base/log.h"
 #include "foundation/base/text.h"
 
 namespace mortise {
@@ -142,7 +143,28 @@ Result<std::vector<RankProcess>> meet(RankStore& store, const RankPlace& place, 
   return processes_of_all(store, place);
 }
 
+// Why the host of the store cannot be found; empty if it can, or if the store is a file.
+std::string host_problem(const StorePlace& where) {
+  if (!where.file.empty()) return {};
+  const std::string problem = lookup_problem(where.address);
+  return problem.empty() ? "" : fmt::format("the name {} has no address: {}", quote(where.address), problem);
+}
+
+// A cluster may publish the name after the process has started. Until then, the terminal shows what the rank waits for.
+void warn_of_unknown_host(const StorePlace& where, const RanksConfig& config) {
+  const std::string problem = host_problem(where);
+  if (problem.empty()) return;
+  log_warn(
+      fmt::format("{}; this rank looks for it for {} s (ranks.join_timeout). It is the host of rank 0, from "
+                  "MASTER_ADDR or the launcher",
+                  problem, format_f64(seconds_of(config.join_timeout))));
+}
+
 Error unreachable(const Error& error, const RankPlace& place, const StorePlace& where, const RanksConfig& config) {
+  if (const std::string problem = host_problem(where); !problem.empty())
+    return join_error(fmt::format("rank {} did not find the host of the store at {} within {} s: {}", place.rank,
+                                  store_text(where), format_f64(seconds_of(config.join_timeout)), problem),
+                      "set MASTER_ADDR to the name or the address of rank 0's host");
   if (where.serve)
     return join_error(fmt::format("rank 0 cannot serve the store at {}: {}", store_text(where), error.what),
                       "choose another MASTER_PORT for all ranks");
@@ -178,6 +200,7 @@ Result<std::unique_ptr<Communicator>> join_group(const RankPlace& place, const R
   StorePlace where = store_place(place, config);
   const milliseconds timeout = config.join_timeout;
   const Clock::time_point deadline = Clock::now() + timeout;  // for the store and all ranks together
+  warn_of_unknown_host(where, config);
   auto store = connect_store(where, timeout);
   if (!store.ok()) return unreachable(store.error(), place, where, config);
   auto processes = meet(**store, place, config, deadline, where);

@@ -208,8 +208,9 @@ class ThreadRank : public Communicator {
   std::map<int, std::unique_ptr<ThreadRank>> parts_;  // by size of neighbours, or by minus the step
 };
 
-// Until it ends, this thread computes with one thread, as each rank of on_ranks does, if the bits of MKL's products depend on
-// the number of threads: on AMD's processors. Runs whose bits are compared with those of ranks need this.
+// Until it ends, this thread computes with one thread, as each rank of on_ranks does, if the bits of libtorch's products
+// depend on the number of threads: on AMD's processors. Runs of plain layers whose bits are compared with those of ranks need
+// this.
 class ThreadsOfRanks {
  public:
   ThreadsOfRanks() {

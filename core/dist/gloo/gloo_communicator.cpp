@@ -57,6 +57,9 @@ at::Tensor byte_tensor(const std::string& bytes, int64_t padded) {
 // many.
 constexpr int64_t kMostBytesAtOnce = 32768;
 
+// The first byte of each note, and what a rank reads if there is none. A note may be empty.
+constexpr uint8_t kIsNote = 1, kNoNote = 0;
+
 // sum = the terms [ranks, n], which are added in the order of ranks. Autograd sees nothing of it, as of Gloo's sums.
 void add_terms(const at::Tensor& terms, const at::Tensor& sum) {
   const c10::NoGradGuard no_gradient;
@@ -298,17 +301,21 @@ class GlooCommunicator : public Communicator {
   Result<> leave_note(const std::string& name, const std::string& bytes, std::string_view stage) override {
     TRY(check_note(bytes, stage));
     TRY(ask_store(stage, [&] {
-      counters_->set(name, std::vector<uint8_t>(bytes.begin(), bytes.end()));
+      std::vector<uint8_t> note{kIsNote};
+      note.insert(note.end(), bytes.begin(), bytes.end());
+      counters_->set(name, note);
       return true;
     }));
     return {};
   }
   Result<std::optional<std::string>> take_note(const std::string& name, std::string_view stage) override {
     return ask_store(stage, [&]() -> std::optional<std::string> {
-      if (!counters_->check({name})) return std::nullopt;
-      const std::vector<uint8_t> bytes = counters_->get(name);
+      // One message, where check() and get() are three: without a value the store answers what it was asked to replace.
+      const std::vector<uint8_t> none{kNoNote};
+      const std::vector<uint8_t> note = counters_->compareSet(name, none, none);
+      if (note == none) return std::nullopt;
       counters_->deleteKey(name);
-      return std::string(bytes.begin(), bytes.end());
+      return std::string(note.begin() + 1, note.end());
     });
   }
 

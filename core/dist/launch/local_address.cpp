@@ -42,6 +42,16 @@ bool is_loopback(std::string_view address) { return address.starts_with("127.") 
 
 }  // namespace
 
+std::string lookup_problem(const std::string& host) {
+  addrinfo wanted{};
+  wanted.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int problem = getaddrinfo(host.c_str(), nullptr, &wanted, &found);
+  if (problem != 0) return gai_strerror(problem);
+  freeaddrinfo(found);
+  return {};
+}
+
 std::string address_toward(const std::string& host, int port) {
   addrinfo wanted{};
   wanted.ai_socktype = SOCK_DGRAM;

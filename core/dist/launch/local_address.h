@@ -11,6 +11,9 @@ namespace mortise {
 // the host is unknown, or if it is this machine by a loopback address. Sends nothing.
 std::string address_toward(const std::string& host, int port);
 
+// Why the name of a host has no address now, in the words of the system; empty if it has one.
+std::string lookup_problem(const std::string& host);
+
 // Whether others can reach a program of this machine at this address, as far as this machine knows. 0.0.0.0 and an unknown
 // name are no addresses.
 bool is_own_address(const std::string& host);

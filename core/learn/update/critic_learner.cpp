@@ -2,7 +2,6 @@
 #include "learn/update/critic_learner.h"
 
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/matmul.h>
 
 #include "learn/objective/value_objective.h"
 #include "learn/update/column_pass.h"
@@ -10,6 +9,7 @@
 #include "learn/update/gradient_sum.h"
 #include "learn/update/small_weights.h"
 #include "learn/update/update_slice.h"
+#include "model/layers/linear.h"
 #include "model/tensor/compute_team.h"
 
 namespace mortise {
@@ -18,7 +18,8 @@ namespace {
 
 // [R] of the micro-batch's response tokens, row by row.
 at::Tensor values_of(const Model& model, const PackedForward& forward) {
-  return at::matmul(forward.selected_RH, model.head_weight().t()).squeeze(-1);
+  const at::Tensor head = model.head_weight();
+  return fused_linear(forward.selected_RH, head.detach(), {}, {head}, {}).squeeze(-1);
 }
 
 std::vector<float> floats_of(const at::Tensor& values) {

@@ -3,7 +3,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/linalg_vector_norm.h>
@@ -21,12 +20,15 @@
 #include "model/adapters/lora.h"
 #include "model/device/compute_device.h"
 #include "model/layers/expert_lora.h"
+#include "model/tensor/product.h"
 #include "model/tensor/storage_memory.h"
 #include "model/weights/names.h"
 #include "model/weights/saver.h"
 
 namespace mortise {
 namespace {
+
+using blas::Trans;
 
 constexpr std::string_view kWeightEnd = ".weight";
 
@@ -301,8 +303,7 @@ namespace {
 
 // `f.base_OI` of a start that leaves the base.
 void leave_start(const at::Tensor& whole_base_OI, const LoraMatrix& f) {
-  at::Tensor left = f.base_OI.variable_data();
-  at::addmm_out(left, whole_base_OI, f.start_b_OR, f.start_a_RI, /*beta=*/1.0, /*alpha=*/-f.scale);
+  add_product(f.base_OI.variable_data(), whole_base_OI, f.start_b_OR, Trans::kNo, f.start_a_RI, Trans::kNo, -f.scale);
 }
 
 }  // namespace
@@ -319,7 +320,8 @@ void TrainedLora::start_magnitudes() {
   for (Matrix& matrix : matrices_) {
     LoraMatrix& f = matrix.factors;
     if (!f.magnitude_O.defined() || !has_memory(f.base_OI)) continue;
-    const at::Tensor sum = at::addmm(f.base_OI, f.b_OR, f.a_RI, /*beta=*/1.0, /*alpha=*/f.scale);
+    const at::Tensor sum = at::empty_like(f.base_OI);
+    add_product(sum, f.base_OI, f.b_OR, Trans::kNo, f.a_RI, Trans::kNo, f.scale);
     f.magnitude_O.detach().copy_(row_norms(sum));
   }
 }
@@ -350,7 +352,7 @@ void TrainedLora::merge_rows(const LoraMatrix& f, at::Tensor merged) const {
     const auto stack = std::ranges::find(stacks_, module, &ExpertStack::name);
     return merge_experts(f.base_OI, f, is_expert_stack(base_.parameters[stack->parameters.front()].name), merged);
   }
-  at::addmm_out(merged, f.base_OI, f.b_OR, f.a_RI, /*beta=*/1.0, /*alpha=*/f.scale);
+  add_product(merged, f.base_OI, f.b_OR, Trans::kNo, f.a_RI, Trans::kNo, f.scale);
   if (!f.magnitude_O.defined()) return;
   f.norm_O.variable_data().copy_(row_norms(merged));
   merged.mul_((f.magnitude_O / f.norm_O).unsqueeze(1));

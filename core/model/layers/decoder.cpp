@@ -220,9 +220,10 @@ at::Tensor attention_plain(const Pass& pass, int64_t layer, const LayerMatrices&
 // A matrix of the mixture that passes read as it is, never rounded.
 at::Tensor gate_product(const Pass& pass, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                         const std::vector<LoraMatrix>& lora, bool plain) {
-  if (lora.empty()) return at::linear(x, weight, optional_bias(bias));
-  if (plain) return lora_linear_plain(x, lora.front(), bias, pass.dropout());
   const std::span<const at::Tensor> biases(&bias, bias.defined() ? 1 : 0);
+  if (lora.empty() && plain) return at::linear(x, weight, optional_bias(bias));
+  if (lora.empty()) return fused_linear(x, weight.detach(), bias, {weight}, {biases.begin(), biases.end()});
+  if (plain) return lora_linear_plain(x, lora.front(), bias, pass.dropout());
   return lora_linear(x, weight, weight, bias, std::span(&weight, 1), biases, lora, pass.dropout());
 }
 

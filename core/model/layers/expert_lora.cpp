@@ -8,6 +8,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "model/layers/experts.h"
+#include "model/tensor/compute_team.h"
+#include "model/tensor/product.h"
 
 namespace mortise {
 namespace {
@@ -77,11 +79,19 @@ at::Tensor factors_b(const at::Tensor& b_OR, int64_t num_experts) {
 }
 
 void merge_experts(const at::Tensor& base, const LoraMatrix& lora, bool is_stacked, at::Tensor out) {
-  const at::Tensor a_ErI = factors_a(lora.a_RI, base.size(0)), b_EOr = factors_b(lora.b_OR, base.size(0));
-  if (is_stacked)
-    at::baddbmm_out(out, base, a_ErI.transpose(1, 2), b_EOr.transpose(1, 2), /*beta=*/1.0, /*alpha=*/lora.scale);
-  else
-    at::baddbmm_out(out, base, b_EOr, a_ErI, /*beta=*/1.0, /*alpha=*/lora.scale);
+  const int64_t num_experts = base.size(0);
+  const at::Tensor a_ErI = factors_a(lora.a_RI.detach(), num_experts);
+  const at::Tensor b_EOr = factors_b(lora.b_OR.detach(), num_experts).contiguous();
+  const at::Tensor left = is_stacked ? a_ErI.transpose(1, 2) : b_EOr,
+                   right = is_stacked ? b_EOr.transpose(1, 2) : a_ErI;
+  if (!base.is_cpu()) {
+    at::baddbmm_out(out, base, left, right, /*beta=*/1.0, /*alpha=*/lora.scale);
+    return;
+  }
+  compute_tasks(num_experts, [&](int, int64_t e) {
+    add_product(out.select(0, e), base.select(0, e), left.select(0, e), Trans::kNo, right.select(0, e), Trans::kNo,
+                lora.scale);
+  });
 }
 
 at::Tensor grouped_lora(const at::Tensor& x_MI, const at::Tensor& merged, const LoraMatrix& lora,

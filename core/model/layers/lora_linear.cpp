@@ -3,8 +3,8 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/linear.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/sum.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -12,10 +12,12 @@
 #include <optional>
 
 #include "model/layers/linear.h"
+#include "model/tensor/product.h"
 
 namespace mortise {
 namespace {
 
+using blas::Trans;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
@@ -47,6 +49,19 @@ struct Adapters : torch::CustomClassHolder {
   std::optional<LoraDropout> dropout;
 };
 
+// a b, a b^T and a^T b.
+at::Tensor times(const at::Tensor& a, const at::Tensor& b) { return matrix_product(a, Trans::kNo, b, Trans::kNo); }
+at::Tensor times_transposed(const at::Tensor& a, const at::Tensor& b) {
+  return matrix_product(a, Trans::kNo, b, Trans::kYes);
+}
+at::Tensor transposed_times(const at::Tensor& a, const at::Tensor& b) {
+  return matrix_product(a, Trans::kYes, b, Trans::kNo);
+}
+// out += alpha a b^T.
+void add_to(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double alpha = 1.0) {
+  add_product(out, out, a, Trans::kNo, b, Trans::kYes, alpha);
+}
+
 at::Tensor adapted_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& product,
                            const std::optional<at::Tensor>& bias, const Adapters& adapters) {
   at::Tensor y = linear_product(x, product, bias);
@@ -55,33 +70,67 @@ at::Tensor adapted_product(const at::Tensor& x, const at::Tensor& weight, const 
     const LoraMatrix& m = part.matrix;
     const at::Tensor change = lora_dropout_change(x, *adapters.dropout, m.module, m.first_input);
     if (part.is_dora())
-      part.columns_of(y).addmm_(change, part.change_OI(weight).t());
+      add_to(part.columns_of(y), change, part.change_OI(weight));
     else
-      part.columns_of(y).addmm_(at::mm(change, m.a_RI.t()), m.b_OR.t(), /*beta=*/1.0, /*alpha=*/m.scale);
+      add_to(part.columns_of(y), times_transposed(change, m.a_RI), m.b_OR, m.scale);
   }
   return y;
 }
 
-// Appends the gradients of A, B and, for DoRA, the magnitude, and adds dropout's part of that of x, if
-// d_x is defined.
-void part_gradients(const Part& part, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& dy,
-                    const LoraDropout* dropout, at::Tensor& d_x, variable_list& out) {
-  const LoraMatrix& m = part.matrix;
-  const at::Tensor input = dropout != nullptr ? lora_dropped(x, *dropout, m.module, m.first_input) : x;
-  const at::Tensor dy_part = part.columns_of(dy);
-  const at::Tensor dv = part.is_dora() ? dy_part * (m.magnitude_O / m.norm_O) : dy_part;  // gradient by x V^T
-  const at::Tensor scaled = at::mm(dv, m.b_OR) * m.scale;
-  const at::Tensor reduced = at::mm(input, m.a_RI.t()) * m.scale;
-  out.push_back(at::mm(scaled.t(), input));
-  out.push_back(at::mm(dv.t(), reduced));
-  if (part.is_dora()) {
-    at::Tensor product = at::mm(input, m.base_OI.t());
-    product.addmm_(reduced, m.b_OR.t());
-    out.push_back(at::sum(product.mul_(dy_part), {0}) / m.norm_O);
+at::Tensor joined(const std::vector<at::Tensor>& tensors, int64_t axis) {
+  return tensors.size() == 1 ? tensors.front() : at::cat(tensors, axis);
+}
+
+// Appends the gradients of A, B and, for DoRA, the magnitude of parts that read the same input. The products with it are
+// those of all parts at once: alone, a part has few columns, and the input would be read for each. Returns dV B, times the
+// scale.
+at::Tensor part_gradients(std::span<const Part> parts, const at::Tensor& input, const at::Tensor& dy,
+                          variable_list& out) {
+  std::vector<at::Tensor> a, dvs, scaled;
+  for (const Part& part : parts) {
+    const LoraMatrix& m = part.matrix;
+    const at::Tensor dy_part = part.columns_of(dy);
+    a.push_back(m.a_RI);
+    dvs.push_back(part.is_dora() ? dy_part * (m.magnitude_O / m.norm_O) : dy_part);  // gradient by x V^T
+    scaled.push_back(times(dvs.back(), m.b_OR).mul_(m.scale));
   }
-  if (!d_x.defined() || dropout == nullptr) return;
-  const at::Tensor through = part.is_dora() ? at::mm(dy_part, part.change_OI(weight)) : at::mm(scaled, m.a_RI);
-  d_x.add_(lora_dropout_change(through, *dropout, m.module, m.first_input));
+  const at::Tensor reduced = times_transposed(input, joined(a, 0));
+  at::Tensor all_scaled = joined(scaled, 1);
+  const at::Tensor d_a = transposed_times(all_scaled, input);
+  int64_t first = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const LoraMatrix& m = parts[i].matrix;
+    const int64_t rank = m.a_RI.size(0);
+    const at::Tensor own = reduced.narrow(1, first, rank) * m.scale;
+    out.push_back(d_a.narrow(0, first, rank));
+    out.push_back(transposed_times(dvs[i], own));
+    if (parts[i].is_dora()) {
+      at::Tensor product = times_transposed(input, m.base_OI);
+      add_to(product, own, m.b_OR);
+      out.push_back(at::sum(product.mul_(parts[i].columns_of(dy)), {0}) / m.norm_O);
+    }
+    first += rank;
+  }
+  return all_scaled;
+}
+
+// Appends the same of all parts, and adds dropout's part of the gradient of x, if d_x is defined. Dropout gives each part
+// an input of its own.
+void adapter_gradients(const Adapters& adapters, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& dy,
+                       const at::Tensor& d_x, variable_list& out) {
+  if (!adapters.dropout) {
+    part_gradients(adapters.parts, x, dy, out);
+    return;
+  }
+  for (const Part& part : adapters.parts) {
+    const LoraMatrix& m = part.matrix;
+    const at::Tensor input = lora_dropped(x, *adapters.dropout, m.module, m.first_input);
+    const at::Tensor scaled = part_gradients({&part, 1}, input, dy, out);
+    if (!d_x.defined()) continue;
+    const at::Tensor through =
+        part.is_dora() ? times(part.columns_of(dy), part.change_OI(weight)) : times(scaled, m.a_RI);
+    d_x.add_(lora_dropout_change(through, *adapters.dropout, m.module, m.first_input));
+  }
 }
 
 class LoraLinearFunction : public torch::autograd::Function<LoraLinearFunction> {
@@ -102,13 +151,12 @@ class LoraLinearFunction : public torch::autograd::Function<LoraLinearFunction> 
     const at::Tensor dy = grads[0].contiguous();
     const c10::intrusive_ptr<torch::CustomClassHolder> capsule = ctx->saved_data["adapters"].toCapsule();
     const auto& adapters = *static_cast<const Adapters*>(capsule.get());
-    const LoraDropout* dropout = adapters.dropout ? &*adapters.dropout : nullptr;
     variable_list out(4);  // x, weight, product, bias
     at::Tensor d_x;
     if (ctx->needs_input_grad(0)) d_x = input_gradient(dy, saved[2]);
-    for (const Part& part : adapters.parts) part_gradients(part, x, saved[1], dy, dropout, d_x, out);
+    if (!adapters.parts.empty()) adapter_gradients(adapters, x, saved[1], dy, d_x, out);
     for (const WholeRows& rows : adapters.weights)
-      out.push_back(at::mm(dy.narrow(1, rows.first_row, rows.num_rows).t(), x));
+      out.push_back(weight_gradient(dy.narrow(1, rows.first_row, rows.num_rows), x));
     for (const WholeRows& rows : adapters.biases)
       out.push_back(at::sum(dy.narrow(1, rows.first_row, rows.num_rows), {0}));
     out[0] = d_x;

@@ -1,13 +1,16 @@
 // Fortran BLAS is column-major: a row-major product C = A B is the column-major C^T = B^T A^T, so operands swap places.
 #include "model/tensor/blas.h"
 
+#include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <limits>
 
 #include "model/tensor/bf16_gemm.h"
+#include "model/tensor/compute_team.h"
 #include "model/tensor/f32_gemm.h"
+#include "model/tensor/kernel.h"
 
 extern "C" {
 // NOLINTBEGIN(readability-identifier-naming)
@@ -49,13 +52,45 @@ Sizes checked_sizes(int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, i
 }
 
 template <class In, class T, class Function>
-void call(Function function, Trans trans_a, Trans trans_b, int64_t m, int64_t n, int64_t k, T alpha, const In* a,
-          int64_t lda, const In* b, int64_t ldb, T beta, T* c, int64_t ldc) {
+void call_once(Function function, Trans trans_a, Trans trans_b, int64_t m, int64_t n, int64_t k, T alpha, const In* a,
+               int64_t lda, const In* b, int64_t ldb, T beta, T* c, int64_t ldc) {
   if (m == 0 || n == 0) return;
   const char ta = static_cast<char>(trans_a);
   const char tb = static_cast<char>(trans_b);
   const Sizes sizes = checked_sizes(m, n, k, lda, ldb, ldc);
   function(&tb, &ta, &sizes.n, &sizes.m, &sizes.k, &alpha, b, &sizes.ldb, a, &sizes.lda, &beta, c, &sizes.ldc);
+}
+
+bool is_amd() {
+#ifdef __x86_64__
+  static const bool is_amd = __builtin_cpu_is("amd") != 0;
+  return is_amd;
+#else
+  return false;
+#endif
+}
+
+// On AMD's processors the last bits of MKL's products depend on its threads. Those of tiles of one size do not, if each is
+// the work of one thread.
+template <class In, class T, class Function>
+void call(Function function, Trans trans_a, Trans trans_b, int64_t m, int64_t n, int64_t k, T alpha, const In* a,
+          int64_t lda, const In* b, int64_t ldb, T beta, T* c, int64_t ldc) {
+  constexpr int64_t kTile = 512;
+  if (!is_amd()) return call_once(function, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+  checked_sizes(m, n, k, lda, ldb, ldc);
+  const int64_t down = ceil_div(m, kTile), across = ceil_div(n, kTile);
+  const auto tile = [&](int, int64_t i) {
+    const int64_t row = i % down * kTile, column = i / down * kTile;
+    call_once(function, trans_a, trans_b, std::min(kTile, m - row), std::min(kTile, n - column), k, alpha,
+              a + (trans_a == Trans::kNo ? row * lda : row), lda, b + (trans_b == Trans::kYes ? column * ldb : column),
+              ldb, beta, c + row * ldc + column, ldc);
+  };
+  if (down * across == 1 && compute_threads() > 1 && !at::in_parallel_region()) {
+    const OneThread alone;
+    tile(0, 0);
+  } else {
+    compute_tasks(down * across, tile);
+  }
 }
 
 }  // namespace

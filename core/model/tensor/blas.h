@@ -3,7 +3,8 @@
 // microsecond per call.
 // float32 products with few columns or short sums go to f32_gemm.h, with beta 0 or 1 and on CPUs with AVX-512 or AVX2:
 // those of small models, of attention, and half of a head's. On AMD's processors with AVX-512, products with more than a
-// few rows do, too. All others go to the BLAS inside libtorch_cpu (MKL).
+// few rows do, too. All others go to the BLAS inside libtorch_cpu (MKL), on AMD's processors in tiles. There, the bits of no
+// product depend on the number of threads.
 #pragma once
 
 #include <c10/util/BFloat16.h>

@@ -30,29 +30,6 @@ int set_mkl_threads(int num_threads) {
   return MKL_Set_Num_Threads_Local != nullptr ? MKL_Set_Num_Threads_Local(num_threads) : 0;
 }
 
-// While it lives, libraries compute on the calling thread alone.
-class OneThread {
- public:
-  OneThread()
-      : num_threads_(at::get_num_threads()),
-        next_to_libtorch_(std::exchange(threads_next_to_libtorch, 0)),
-        mkl_threads_(set_mkl_threads(1)) {
-    ::omp_set_num_threads(1);
-  }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-  ~OneThread() {
-    ::omp_set_num_threads(num_threads_);
-    set_mkl_threads(mkl_threads_);
-    threads_next_to_libtorch = next_to_libtorch_;
-  }
-
- private:
-  int num_threads_;
-  int next_to_libtorch_;
-  int mkl_threads_;
-};
-
 // While it lives, libtorch has its threads again within a LibtorchAlone.
 class LibtorchShares {
  public:
@@ -96,6 +73,19 @@ bool run_on_team(int num_threads, int64_t count, const std::function<void(int, i
 }
 
 }  // namespace
+
+OneThread::OneThread()
+    : num_threads_(at::get_num_threads()),
+      next_to_libtorch_(std::exchange(threads_next_to_libtorch, 0)),
+      mkl_threads_(set_mkl_threads(1)) {
+  ::omp_set_num_threads(1);
+}
+
+OneThread::~OneThread() {
+  ::omp_set_num_threads(num_threads_);
+  set_mkl_threads(mkl_threads_);
+  threads_next_to_libtorch = next_to_libtorch_;
+}
 
 int compute_threads() { return threads_next_to_libtorch > 0 ? threads_next_to_libtorch : at::get_num_threads(); }
 

@@ -26,6 +26,18 @@ class LibtorchAlone {
   int mkl_threads_ = 0;
 };
 
+// While it lives, libraries and compute_tasks() compute on the calling thread alone.
+class OneThread {
+ public:
+  OneThread();
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+  ~OneThread();
+
+ private:
+  int num_threads_, next_to_libtorch_, mkl_threads_;
+};
+
 // task(member, i) for each i of [0, count), on at most compute_threads() threads, the caller as member 0. A task must
 // write to its own memory or its member's; then no number depends on who runs it. Products and libtorch operations that
 // a task calls run on its thread alone, and a task may call this function: it then does all. If a task throws, tasks

@@ -7,8 +7,8 @@
 // sleeps. No computed number depends on it.
 //
 // How MKL computes products: by default the bits of a product depend on the number of threads on some processors.
-// AUTO,STRICT removes that on Intel's at no measurable cost, and has no effect on AMD's, where f32_gemm.h takes most
-// products of float32.
+// AUTO,STRICT removes that on Intel's at no measurable cost, and has no effect on AMD's, where blas.cpp cuts products into
+// tiles.
 //
 // What c10d remembers: by default each group records its last 2,000 collectives. The record's table of groups has no lock,
 // so groups that begin at the same time in several threads can crash. Mortise names ranks that fail by its own means

@@ -2,7 +2,6 @@
 // model_part.h.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/linalg_vector_norm.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "model/layers/expert_lora.h"
+#include "model/tensor/product.h"
 #include "model/tensor/storage_memory.h"
 #include "model/weights/model_part.h"
 #include "model/weights/names.h"
@@ -17,6 +17,7 @@
 namespace mortise {
 namespace {
 
+using blas::Trans;
 using Leaves = std::unordered_set<const c10::TensorImpl*>;
 
 // `to` becomes `from` if its leaves are among `same`.
@@ -192,7 +193,7 @@ void ModelPart::adapt(const DecoderLeaves& whole, std::shared_ptr<ModelPart> bas
 void ModelPart::merge_rows(const Merged& rows, at::Tensor merged_OI) const {
   const LoraMatrix f = part_on_rank(rows.factors, ranks_->rank());
   if (rows.is_stack) return merge_experts(rows.base_OI, f, config_.moe.is_gpt_oss, merged_OI);
-  at::addmm_out(merged_OI, rows.base_OI, f.b_OR, f.a_RI, /*beta=*/1.0, /*alpha=*/f.scale);
+  add_product(merged_OI, rows.base_OI, f.b_OR, Trans::kNo, f.a_RI, Trans::kNo, f.scale);
   if (!f.magnitude_O.defined()) return;
   at::Tensor norm = at::linalg_vector_norm(merged_OI, 2, {1});
   const at::Tensor whole_norm_O = rows.factors.norm_O.variable_data();  // changes no version
@@ -253,8 +254,8 @@ at::Tensor ModelPart::trained_part(const Trained& trained) const {
 namespace {
 
 // `start`: A and B as they left the base.
-void leave(const at::Tensor& base_OI, const LoraMatrix& start, at::Tensor left_OI) {
-  at::addmm_out(left_OI, base_OI, start.b_OR, start.a_RI, /*beta=*/1.0, /*alpha=*/-start.scale);
+void leave(const at::Tensor& base_OI, const LoraMatrix& start, const at::Tensor& left_OI) {
+  add_product(left_OI, base_OI, start.b_OR, Trans::kNo, start.a_RI, Trans::kNo, -start.scale);
 }
 
 }  // namespace

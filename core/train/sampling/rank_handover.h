@@ -2,7 +2,7 @@
 //
 // A rank that asks draws the next number. A rank that has prompts draws the next number to answer, and leaves a note for the
 // rank that asked under it. So each request is answered once, and no rank needs to know which others have free workers.
-// Cost: seven messages to the store of the ranks for a prompt. While a rank looks in vain, it looks less and less often.
+// Cost: six messages to the store of the ranks for a prompt. While a rank looks in vain, it looks less and less often.
 // Thread rule: one thread.
 #pragma once
 

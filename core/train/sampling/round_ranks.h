@@ -3,10 +3,13 @@
 // With trainer.mode "one_step_off" and "async" a thread of each rank samples while the policy learns. Its messages go
 // through a group of their own, because those of learning have another order. A round that fails on one rank must then
 // fail on all: every rank still finishes, logs and saves the step that learns. So each message says whether its sender
-// has failed, and each round ends with one more message.
+// has failed, and each round ends with one more message. Ranks that sample look once a second whether one has failed.
 // Thread rule: one thread at a time.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +30,8 @@ class RoundRanks {
   // `meanwhile` until all have come.
   Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage,
                                             const Meanwhile& meanwhile = {});
+  // Whether this rank is to go on: not if the run has failed, nor if the round of another rank has. Call it often.
+  Result<> check(std::string_view stage);
   // What all ranks make of the end of a round: the Error of the first rank that failed. Every rank calls it.
   Result<> finish_round(const Result<>& own);
 
@@ -40,9 +45,15 @@ class RoundRanks {
   [[nodiscard]] int size() const { return ranks_->size(); }
 
  private:
+  // The counter of the ranks that have failed in this round.
+  [[nodiscard]] std::string failures() const;
+
   Communicator* ranks_;
   bool has_rounds_ = false;
-  bool has_heard_ = false;  // that a rank has failed in this round: nobody waits for more messages
+  std::optional<Error> heard_;  // that of a rank which has failed in this round: nobody waits for more messages
+  bool gives_way_ = false;      // this rank has stopped because another one has failed
+  int64_t num_rounds_ = 0;
+  std::chrono::steady_clock::time_point next_look_;
 };
 
 }  // namespace mortise

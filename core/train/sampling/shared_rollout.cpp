@@ -65,7 +65,7 @@ Result<SampleBatch> collect_on_ranks(RoundRanks& ranks, RolloutRunner& runner, c
   plan.max_rows = queue.is_shared() ? max_rows : 0;
   // Sampling takes long: a rank that fails meanwhile ends the others at once.
   const auto turn = [&](const SampleBatch& rows, int wait_ms) -> Result<> {
-    TRY(ranks.group().check(kRolloutStage));
+    TRY(ranks.check(kRolloutStage));
     return on_turn ? on_turn(rows, wait_ms) : Result<>();
   };
   const auto show = [&](int64_t done, int64_t total) {
@@ -174,8 +174,7 @@ Result<> collect_segments_on_ranks(RoundRanks& ranks, RolloutRunner& runner, std
   };
   plan.max_rows = queue.is_shared() ? max_rows : 0;
   MetricSet measured;
-  TRY(runner.collect_segments(batches, plan, tokenizer, &measured, show,
-                              [&] { return ranks.group().check(kRolloutStage); }));
+  TRY(runner.collect_segments(batches, plan, tokenizer, &measured, show, [&] { return ranks.check(kRolloutStage); }));
   const std::string told = tells ? encode_pieces(batches, taken, measured) : std::string();
   for (const std::string& bytes : TRY(ranks.exchange(told, kExchangeStage))) {
     if (bytes.empty()) continue;

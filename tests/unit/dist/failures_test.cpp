@@ -266,5 +266,18 @@ TEST(Processes, NobodyAtTheAddress) {
   EXPECT_THAT(ranks.output(0), HasSubstr("check MASTER_ADDR, MASTER_PORT and that rank 0 runs"));
 }
 
+// The rank that serves the store needs the name too.
+TEST(Processes, NameWithoutAnAddress) {
+  for (const char* rank : {"0", "1"}) {
+    RankProcesses ranks(1, {"1"},
+                        {{"RANK", rank}, {"WORLD_SIZE", "2"}, {"JOIN_MS", "1500"}, {"MASTER_ADDR", "no-host.invalid"}});
+    EXPECT_EQ(ranks.code(0, seconds(300)), kRankFailureCode);
+    EXPECT_THAT(ranks.output(0), HasSubstr("this rank looks for it for 1.5 s (ranks.join_timeout)"));
+    EXPECT_THAT(ranks.output(0),
+                HasSubstr(fmt::format("start: rank {} did not find the host of the store at no-host.invalid:", rank)));
+    EXPECT_THAT(ranks.output(0), HasSubstr("set MASTER_ADDR to the name or the address of rank 0's host"));
+  }
+}
+
 }  // namespace
 }  // namespace mortise

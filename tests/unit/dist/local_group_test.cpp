@@ -115,6 +115,12 @@ TEST(LocalAddress, IsNoLoopbackAddress) {
   EXPECT_EQ(address_toward("no-such-host.invalid", 29500), "");
 }
 
+TEST(LocalAddress, SaysWhyANameHasNone) {
+  EXPECT_EQ(lookup_problem("127.0.0.1"), "");
+  EXPECT_EQ(lookup_problem("localhost"), "");
+  EXPECT_NE(lookup_problem("no-such-host.invalid"), "");
+}
+
 TEST(LocalAddress, FindsAFreePort) {
   const auto port = free_port();
   ASSERT_TRUE(port.ok());

@@ -67,7 +67,6 @@ TEST(Ranks, Float32UpdatesAreEqualTo1e6) {
 }
 
 TEST(Ranks, DeterministicUpdatesAreEqualToTheBit) {
-  const test::ThreadsOfRanks threads;
   for (size_t i = 0; i < cases().size(); ++i) {
     compare_ranks(cases()[i], "float64", true, 0.0, third_of_runs(i + 2));
     compare_ranks(cases()[i], "float32", true, 0.0, third_of_runs(i + 1));
@@ -76,7 +75,6 @@ TEST(Ranks, DeterministicUpdatesAreEqualToTheBit) {
 
 // Each rank rounds the weights that all have, whoever stepped them.
 TEST(Ranks, DeterministicBfloat16UpdatesAreEqualToTheBit) {
-  const test::ThreadsOfRanks threads;
   const Case& one = cases().front();
   const Learnt alone_did = learn(one, "bfloat16", alone(), true);
   for (const auto& [size, stage] : std::vector<std::pair<int, int>>{{2, 0}, {3, 1}, {3, 2}}) {

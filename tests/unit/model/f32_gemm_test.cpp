@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
@@ -174,6 +175,32 @@ TEST(MatrixProduct, IsTheProductOfLibtorchForEveryKindOfTensor) {
                       .allclose(at::addmm(added, left, right), 1e-5, 1e-5));
     }
   }
+}
+
+// The same with an added matrix, in its own memory and in another one. The result may be columns of a wider matrix.
+TEST(MatrixProduct, IsAddedToEveryKindOfTensor) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    const at::TensorOptions options = at::TensorOptions().dtype(dtype);
+    const at::Tensor a = at::randn({20, 9}, options), b = at::randn({9, 7}, options),
+                     base = at::randn({20, 7}, options);
+    const at::Tensor expected = at::addmm(base, a, b, 1.0, 0.5);
+    const at::Tensor wide = at::full({20, 12}, 4.0, options), columns = wide.narrow(1, 2, 7);
+    add_product(columns, base, a, Trans::kNo, b, Trans::kNo, 0.5);
+    EXPECT_TRUE(columns.allclose(expected, 1e-5, 1e-5));
+    EXPECT_TRUE(wide.narrow(1, 0, 2).eq(4.0).all().item<bool>() && wide.narrow(1, 9, 3).eq(4.0).all().item<bool>());
+    for (const at::Tensor& out : {base.clone(), base.t().contiguous().t()}) {
+      add_product(out, out, a.t(), Trans::kYes, b.t().contiguous(), Trans::kYes, 0.5);
+      EXPECT_TRUE(out.allclose(expected, 1e-5, 1e-5));
+    }
+  }
+}
+
+// The same call for the same numbers in memory, however they are named.
+TEST(MatrixProduct, OfATransposedTensorHasTheBitsOfTheMatrix) {
+  const at::Tensor a = at::randn({300, 200}), b = at::randn({300, 150});
+  const at::Tensor expected = matrix_product(a, Trans::kYes, b, Trans::kNo);
+  EXPECT_TRUE(matrix_product(a.t(), Trans::kNo, b, Trans::kNo).equal(expected));
+  EXPECT_TRUE(matrix_product(a, Trans::kYes, b.t(), Trans::kYes).equal(expected));
 }
 
 }  // namespace

@@ -52,6 +52,28 @@ TEST(RoundRanks, GoodRoundsEndWell) {
   for (const Result<>& end : ends_of_rounds(2, -1)) EXPECT_OK(end);
 }
 
+// Ranks that sample for long stop soon after another one has failed, and the next round begins without it.
+TEST(RoundRanks, RanksThatSampleStopWhenAnotherFails) {
+  on_ranks(3, [](Communicator& run) {
+    RoundRanks ranks(run);
+    ASSERT_OK(ranks.use_side_group());
+    const auto sample = [&]() -> Result<> {
+      if (ranks.rank() == 1) return kOutOfMemory;
+      while (true) {
+        TRY(ranks.check("rollout"));
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    };
+    for (int round = 0; round < 2; ++round) {
+      const Result<> end = ranks.finish_round(sample());
+      ASSERT_FALSE(end.ok());
+      EXPECT_EQ(end.error().what, ranks.rank() == 1 ? "no memory is left" : "rank 1: no memory is left");
+      EXPECT_OK(ranks.check("rollout"));  // in the next round
+      EXPECT_OK(ranks.finish_round({}));
+    }
+  });
+}
+
 // All ranks judge rewards alike. The error is theirs, not one rank's.
 TEST(RoundRanks, AnErrorOfAllRanksNamesNone) {
   on_ranks(2, [&](Communicator& run) {
