@@ -93,7 +93,7 @@ TEST_F(ObjectiveCommand, IsTrlsLossAsImported) {
   EXPECT_EQ(with_kl.size(), 18U);
   files.insert(files.end(), with_kl.begin(), with_kl.end());
   const std::vector<fs::path> with_bonus = cases("trl_entropy");
-  EXPECT_EQ(with_bonus.size(), 16U);
+  EXPECT_EQ(with_bonus.size(), 22U);
   files.insert(files.end(), with_bonus.begin(), with_bonus.end());
   for (const fs::path& file : files) {
     SCOPED_TRACE(file.filename().string());

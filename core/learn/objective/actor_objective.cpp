@@ -4,6 +4,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "config/full_kl.h"
 #include "experience/plugin_settings.h"
@@ -131,6 +133,25 @@ StepView ActorObjective::kl_input_of(const StepView& input) const {
   return out;
 }
 
+namespace {
+
+// Tokens without weight get no gradient. But the ratio of a row holds the log-probs of all its tokens, also of those that
+// a mask takes out: where others of the row count, their weight is so small instead that only this part remains.
+constexpr float kOnlyByOthers = std::numeric_limits<float>::min();
+
+void keep_in_ratio(std::span<const int64_t> row_offsets, std::span<const float> before, std::span<float> weight) {
+  for (size_t row = 0; row + 1 < row_offsets.size(); ++row) {
+    const auto begin = static_cast<size_t>(row_offsets[row]), end = static_cast<size_t>(row_offsets[row + 1]);
+    const auto of_row = weight.subspan(begin, end - begin);
+    if (std::ranges::all_of(of_row, [](float w) { return w == 0.0F; })) continue;
+    for (size_t t = begin; t < end; ++t) {
+      if (weight[t] == 0.0F && before[t] != 0.0F) weight[t] = kOnlyByOthers;
+    }
+  }
+}
+
+}  // namespace
+
 // What scales the policy term, and it alone: the correction's weights, which are the engine's but for losses that apply
 // them themselves, and the masks.
 void ActorObjective::weigh_and_mask(const StepView& input, StepView& loss_input) {
@@ -145,6 +166,7 @@ void ActorObjective::weigh_and_mask(const StepView& input, StepView& loss_input)
     if (!entropy_mask_.empty() && entropy_mask_[t] == 0) policy_weight_[t] = 0.0F;
   }
   if (off_policy_mask_threshold_) off_policy_mask(input, *off_policy_mask_threshold_, policy_weight_);
+  if (policy_loss_.coupling() == Coupling::kRow) keep_in_ratio(input.layout.row_offsets, weight, policy_weight_);
   loss_input.set<column::Weight>(policy_weight_);
 }
 
@@ -185,7 +207,7 @@ void ActorObjective::note_clipped(const StepView& loss_input, const ObjectiveGra
   const auto mask = loss_input.get<column::ResponseMask>();
   const auto weight = loss_input.get<column::Weight>(), advantages = loss_input.get<column::Advantages>();
   for (size_t t = 0; t < grad.clipped.size(); ++t) {
-    const bool counts = mask[t] != 0 && weight[t] != 0.0F && advantages[t] != 0.0F;
+    const bool counts = mask[t] != 0 && std::abs(weight[t]) > kOnlyByOthers && advantages[t] != 0.0F;
     grad.clipped[t] = counts && grad.log_prob[t] == 0.0F ? 1.0F : 0.0F;
   }
 }

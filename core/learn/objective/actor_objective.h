@@ -4,7 +4,8 @@
 //   L = sum_t w_t m_t is_t loss_t + kl_coef sum_t w_t kl_t - entropy_coeff sum_t w_t e_t H_t
 // w is the aggregation (foundation/batch/token_weight.h), from the counts of the whole update over all ranks; the KL and
 // the entropy have w of their own if the settings say so. That of the entropy then counts the tokens of e alone. e is the
-// entropy mask (entropy_mask.h), m that and the off-policy mask (off_policy_mask.h), is the rollout correction; loss
+// entropy mask (entropy_mask.h), m that and the off-policy mask (off_policy_mask.h), is the rollout correction. A masked
+// token of a row whose ratio is one for all its tokens still gets its part of the gradient of the others. loss
 // comes from the policy loss plugin, kl from the KL plugin, H is the full-vocabulary entropy. A KL over the whole
 // vocabulary is no function of log-probs: the learner adds it (learn/update/vocabulary_terms.h), and it is no part of
 // evaluate(). Terms that are switched off cost nothing. Shapes: N tokens of B rows, flat

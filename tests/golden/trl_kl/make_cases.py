@@ -98,15 +98,16 @@ def write_case(folder, name, case, inputs):
 
 def write_entropy_cases(folder):
     seed = 100
-    for loss_type in ("grpo", "bnpo", "dapo", "dr_grpo", "luspo", "sapo", "cispo", "vespo"):
+    kinds = [(name, "token") for name in ("grpo", "bnpo", "dapo", "dr_grpo", "sapo", "cispo", "vespo")]
+    for loss_type, level in kinds + [(name, "sequence") for name in ("grpo", "dapo", "dr_grpo", "luspo")]:
         for quantile in (1.0, 0.3):
             seed += 1
-            case = {"level": "sequence" if loss_type == "luspo" else "token", "loss_type": loss_type,
-                    "corrected": False, "beta": 0.3, "entropy_coef": 0.05, "quantile": quantile}
+            case = {"level": level, "loss_type": loss_type, "corrected": False, "beta": 0.3, "entropy_coef": 0.05,
+                    "quantile": quantile}
             inputs = random_inputs(seed)
             generator = torch.Generator().manual_seed(seed)
             inputs["entropy"] = (1.5 + 0.4 * torch.randn(ROWS, TOKENS, generator=generator)).float()
-            write_case(folder, f"{loss_type}{'_top' if quantile < 1 else ''}", case, inputs)
+            write_case(folder, f"{loss_type}_{level}{'_top' if quantile < 1 else ''}", case, inputs)
 
 
 def main():
