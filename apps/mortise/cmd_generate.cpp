@@ -17,6 +17,7 @@
 #include "foundation/base/log.h"
 #include "foundation/base/signal.h"
 #include "foundation/base/text.h"
+#include "foundation/formats/json_number.h"
 #include "foundation/formats/jsonl.h"
 #include "foundation/formats/rows/row_reader.h"
 #include "generate/engine.h"
@@ -138,8 +139,8 @@ Result<std::vector<int64_t>> bare_ids(const Json& row, const std::string& where)
   }
   std::vector<int64_t> out;
   for (const Json& id : *ids) {
-    if (!id.is_number_integer()) {
-      return Error{ErrorKind::kData, fmt::format("'prompt_token_ids' has {}, which is not an integer", dump_json(id)),
+    if (!is_i64(id)) {
+      return Error{ErrorKind::kData, fmt::format("'prompt_token_ids' has {}, which is not a token id", dump_json(id)),
                    where, ""};
     }
     out.push_back(id.get<int64_t>());

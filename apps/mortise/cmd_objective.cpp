@@ -108,6 +108,28 @@ Result<ActorTensors> read_actor_tensors(EvalTensors& in) {
   return out;
 }
 
+// Empty if the term has no aggregation of its own.
+Result<std::vector<float>> weights_of(const std::optional<TokenWeightOptions>& aggregation, const Layout& layout,
+                                      std::span<const uint8_t> mask) {
+  std::vector<float> weight(aggregation ? mask.size() : 0);
+  if (!aggregation) return weight;
+  const UpdateCounts counts = count_update(layout.row_offsets, mask, layout.group_index);
+  TRY(token_weights(*aggregation, counts, layout.row_offsets, mask, layout.group_index, weight));
+  return weight;
+}
+
+Result<> check_groups(const ActorObjective& objective, const EvalTensors& in) {
+  const std::pair<std::string_view, std::optional<TokenWeightOptions>> terms[] = {
+      {"loss_agg_mode", objective.aggregation()},
+      {"kl_agg_mode", objective.kl_aggregation()},
+      {"entropy_agg_mode", objective.entropy_aggregation()}};
+  for (const auto& [key, aggregation] : terms) {
+    if (aggregation && aggregation->mode == LossAggMode::kPromptMean)
+      TRY(in.need_groups(fmt::format("{} prompt-mean", key)));
+  }
+  return {};
+}
+
 Result<> eval_actor(const ObjectiveCommand& command, MetricSet& metrics) {
   const RunConfig& config = command.config.config;
   PluginRegistry registry = TRY(open_registry(command.config));
@@ -123,7 +145,7 @@ Result<> eval_actor(const ObjectiveCommand& command, MetricSet& metrics) {
                  "use an estimator here; `mortise train` computes the KL over the whole vocabulary"};
   EvalTensors in = TRY(EvalTensors::open(command.inputs, "log_prob"));
   ActorTensors tensors = TRY(read_actor_tensors(in));
-  if (objective.aggregation().mode == LossAggMode::kPromptMean) TRY(in.need_groups("loss_agg_mode prompt-mean"));
+  TRY(check_groups(objective, in));
   if (objective.policy_loss().coupling() == Coupling::kGroup)
     TRY(in.need_groups("policy_loss " + config.actor.policy_loss.loss_mode));
 
@@ -140,16 +162,17 @@ Result<> eval_actor(const ObjectiveCommand& command, MetricSet& metrics) {
     tensors.mask = std::move(corrected.mask);
     if (tensors.rollout_is_weights.empty()) tensors.rollout_is_weights = std::move(corrected.weights);
   }
-  std::vector<float> weight(in.num_tokens()), grad(in.num_tokens()), grad_entropy(tensors.entropy.size());
-  const UpdateCounts counts = count_update(layout.row_offsets, tensors.mask, layout.group_index);
-  TRY(token_weights(objective.aggregation(), counts, layout.row_offsets, tensors.mask, layout.group_index, weight));
+  std::vector<float> grad(in.num_tokens()), grad_entropy(tensors.entropy.size());
+  const std::vector<float> weight = TRY(weights_of(objective.aggregation(), layout, tensors.mask)),
+                           kl_weight = TRY(weights_of(objective.kl_aggregation(), layout, tensors.mask)),
+                           entropy_weight = TRY(weights_of(objective.entropy_aggregation(), layout, tensors.mask));
   StepView input;
   input.layout = layout;
   input.set<column::LogProb>(tensors.log_prob);
   input.set<column::OldLogProb>(tensors.old_log_prob);
   input.set<column::Advantages>(tensors.advantages);
   input.set<column::ResponseMask>(tensors.mask);
-  input.set<column::Weight>(weight);
+  input.set<column::Weight>(weight).set<column::KlWeight>(kl_weight).set<column::EntropyWeight>(entropy_weight);
   input.set<column::RefLogProb>(tensors.ref_log_prob);
   input.set<column::RolloutLogProb>(tensors.rollout_log_prob);
   input.set<column::RolloutIsWeights>(tensors.rollout_is_weights);

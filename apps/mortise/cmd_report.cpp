@@ -52,11 +52,12 @@ Result<ReportArguments> parse_report(Arguments args) {
 Result<> check_output(const ReportArguments& args, const ReportRun& run) {
   for (const auto& [step, file] : run.history.completion_files)
     TRY(check_distinct({"a file of the run", file.string()}, {"--output", args.output}, kReportCommand));
-  std::error_code failed;
-  const Path output = std::filesystem::weakly_canonical(args.output, failed);
-  const Path folder = std::filesystem::weakly_canonical(run.history.folder, failed);
+  std::error_code no_output, no_folder;
+  const Path output = std::filesystem::weakly_canonical(args.output, no_output);
+  const Path folder = std::filesystem::weakly_canonical(run.history.folder, no_folder);
+  if (no_output || no_folder) return {};  // writing says what is wrong
   const bool is_inside = std::ranges::mismatch(folder, output).in1 == folder.end();
-  if (failed || !is_inside || output.extension() == ".html" || !default_env().exists(output)) return {};
+  if (!is_inside || output.extension() == ".html" || !default_env().exists(output)) return {};
   return Error{ErrorKind::kConfig, fmt::format("--output is a file of the run, {}", quote(args.output)), kReportCommand,
                "name another output"};
 }

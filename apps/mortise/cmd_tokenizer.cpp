@@ -6,6 +6,7 @@
 #include "command_line.h"
 #include "commands.h"
 #include "foundation/base/text.h"
+#include "foundation/formats/json_number.h"
 #include "foundation/formats/jsonl.h"
 #include "hub/config_names.h"
 #include "text/tokenizer/tokenizer.h"
@@ -90,7 +91,7 @@ Result<Json> decode_row(const Tokenizer& tokenizer, const Json& row, bool skip_s
                  "give every row ids: {\"ids\": [1, 2]}"};
   std::vector<int64_t> values;
   for (const Json& id : *ids) {
-    if (!id.is_number_integer())
+    if (!is_i64(id))
       return Error{ErrorKind::kData, fmt::format("'ids' has {}, which is not a token id", quote(id.dump())), where, ""};
     const auto value = id.get<int64_t>();
     if (value < 0 || value >= tokenizer.vocab_size()) {

@@ -15,6 +15,7 @@
 #include "engine_parts.h"
 #include "foundation/base/clock.h"
 #include "foundation/base/text.h"
+#include "foundation/formats/json_number.h"
 #include "foundation/formats/jsonl.h"
 #include "model/tensor/torch_version.h"
 #include "plugin/pack/pack_file.h"
@@ -58,7 +59,7 @@ Result<> read_check_prompts(const std::string& path, check::CheckOptions& option
                    "write {\"prompt_token_ids\": [1, 2]}"};
     std::vector<int64_t>& prompt = options.prompts.emplace_back();
     for (const Json& id : *ids) {
-      if (!id.is_number_integer()) return Error{ErrorKind::kData, "'prompt_token_ids' holds no token id", where, ""};
+      if (!is_i64(id)) return Error{ErrorKind::kData, "'prompt_token_ids' holds no token id", where, ""};
       prompt.push_back(id.get<int64_t>());
     }
     if (const Json* completions = json_find(row->value, "completions");

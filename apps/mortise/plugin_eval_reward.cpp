@@ -13,6 +13,7 @@
 #include "foundation/base/log.h"
 #include "foundation/base/text.h"
 #include "foundation/batch/sample_batch.h"
+#include "foundation/formats/json_number.h"
 #include "foundation/formats/jsonl.h"
 #include "foundation/metrics/registry.h"
 #include "plugin_eval.h"
@@ -105,7 +106,7 @@ class RowReader {
     if (values == nullptr) return out;
     if (!values->is_array()) return bad(quote(key) + " must be a list of token ids");
     for (const Json& value : *values) {
-      if (!value.is_number_integer()) return bad(quote(key) + " must be a list of token ids");
+      if (!is_i64(value)) return bad(quote(key) + " must be a list of token ids");
       out.push_back(value.get<int64_t>());
     }
     return out;
@@ -124,7 +125,7 @@ class RowReader {
   Result<int64_t> integer(const char* key, int64_t otherwise) const {
     const Json* value = json_find(row_, key);
     if (value == nullptr || value->is_null()) return otherwise;
-    if (!value->is_number_integer()) return bad(quote(key) + " must be an integer");
+    if (!is_i64(*value)) return bad(quote(key) + " must be an integer of 64 bits");
     return value->get<int64_t>();
   }
 

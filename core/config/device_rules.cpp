@@ -56,7 +56,8 @@ class DeviceRules {
   // An adapter's base is no model of its own.
   void check_reference() {
     const bool moves = config_.ref.sync_steps.has_value();
-    if (config_.ref.offload == Offloading::kNone || (config_.model.trains_adapter() && !moves)) return;
+    if (config_.ref.offload == Offloading::kNone) return;
+    if (config_.model.trains_adapter() && !config_.ref.has_own_weights()) return;
     const char* const next = "set it to none";
     if (config_.ranks.zero_stage == 3) refuse("ref.offload", "keeps weights in files that ZeRO 3 spreads", next);
     if (moves && config_.actor.tensor_model_parallel_size > 1)

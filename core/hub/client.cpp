@@ -14,7 +14,7 @@
 namespace mortise {
 namespace {
 
-constexpr int kDownloadTries = 5, kListTries = 2;
+constexpr int kDownloadTries = 5, kFactTries = 2;
 constexpr int kMaxMoves = 5;  // redirects of a repository that was renamed
 constexpr uint64_t kMaxListBytes = uint64_t{64} << 20;
 constexpr size_t kMaxFiles = 100'000;
@@ -186,7 +186,7 @@ Result<HubRevision> HubClient::revision(const HubName& name) {
   request.url =
       fmt::format("{}/api/{}/revision/{}?blobs=true", options_.endpoint, name.full(), escaped_part(name.revision));
   request.most = kMaxListBytes;
-  const HubAnswer answer = TRY(send(request, name, kListTries));
+  const HubAnswer answer = TRY(send(request, name, kFactTries));
   const Json json = TRY(parse_json(answer.body, request.url));
   return parse_revision(json, name);
 }
@@ -195,7 +195,7 @@ Result<> HubClient::look_up(const HubName& name, const std::string& commit, HubF
   HubRequest request;
   request.url = file_url(name, commit, file.path);
   request.head = true;
-  const HubAnswer answer = TRY(send(request, name, kDownloadTries));
+  const HubAnswer answer = TRY(send(request, name, kFactTries));
   const auto either = [&](const char* linked, const char* plain) {
     return answer.header(linked).empty() ? answer.header(plain) : answer.header(linked);
   };

@@ -111,6 +111,7 @@ Result<> resolve_hub_names(Env& env, LoadedConfig& loaded, std::span<const Path>
   Resolver resolver(env, loaded, std::move(pins));
   TRY(resolver.model("model.path", config.model.path));
   if (config.model.lora_adapter_path) TRY(resolver.model("model.lora_adapter_path", *config.model.lora_adapter_path));
+  if (config.ref.path) TRY(resolver.model("ref.path", *config.ref.path));
   if (config.teacher.path) TRY(resolver.model("teacher.path", *config.teacher.path));
   if (config.critic.model.path) TRY(resolver.model("critic.model.path", *config.critic.model.path));
   if (config.critic.model.lora_adapter_path)

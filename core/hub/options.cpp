@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <cstdlib>
+#include <optional>
 
 #include "foundation/base/secrets.h"
 #include "foundation/base/text.h"
@@ -42,6 +43,18 @@ Result<> check_endpoint(const std::string& endpoint) {
   return {};
 }
 
+// The seconds that a variable gives, if it is set.
+Result<> read_seconds(const char* name, std::chrono::milliseconds& out) {
+  const std::string text = variable(name);
+  if (text.empty()) return {};
+  const std::optional<double> seconds = parse_f64(text);
+  if (!seconds || !(*seconds >= 1.0 && *seconds <= 86'400.0))
+    return Error{ErrorKind::kConfig, "the time-out must be a number of seconds from 1 to 86400, but is " + quote(text),
+                 name, "correct the variable, or unset it"};
+  out = std::chrono::milliseconds(static_cast<int64_t>(*seconds * 1000.0));
+  return {};
+}
+
 Path home_of_hub() {
   if (const std::string home = variable("HF_HOME"); !home.empty()) return home;
   if (const std::string cache = variable("XDG_CACHE_HOME"); !cache.empty()) return Path(cache) / "huggingface";
@@ -66,6 +79,8 @@ Result<HubOptions> hub_options(Env& env) {
   if (options.endpoint.empty()) options.endpoint = "https://huggingface.co";
   while (options.endpoint.ends_with('/')) options.endpoint.pop_back();
   TRY(check_endpoint(options.endpoint));
+  TRY(read_seconds("HF_HUB_ETAG_TIMEOUT", options.facts_slow_after));
+  TRY(read_seconds("HF_HUB_DOWNLOAD_TIMEOUT", options.download_slow_after));
   const Path home = home_of_hub();
   options.token = token(env, home);
   if (options.token.find_first_of("\r\n") != std::string::npos)

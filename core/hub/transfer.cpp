@@ -10,15 +10,16 @@
 namespace mortise {
 namespace {
 
-constexpr std::chrono::milliseconds kSlowAfter{30'000};  // less than 1 KiB a second for so long
 constexpr std::chrono::hours kAtMost{72};                // for the largest file
 constexpr uint64_t kMaxAnswerBytes = uint64_t{1} << 20;  // status and headers
 
 // The lines that apps/fetch/main.cpp reads.
 std::string request_text(const HubOptions& options, const HubRequest& request, const Path& file, const Path& answer) {
+  const std::chrono::milliseconds slow_after =
+      request.file.empty() ? options.facts_slow_after : options.download_slow_after;
   std::string text = fmt::format("url {}\nfile {}\nanswer {}\nhead {}\nfollow {}\noffset {}\nmost {}\nslow_ms {}\n",
                                  request.url, file.string(), answer.string(), request.head ? 1 : 0,
-                                 request.follow ? 1 : 0, request.offset, request.most, kSlowAfter.count());
+                                 request.follow ? 1 : 0, request.offset, request.most, slow_after.count());
   if (!options.token.empty() && request.url.starts_with(options.endpoint + "/"))
     text += fmt::format("header Authorization: Bearer {}\n", options.token);
   return text;

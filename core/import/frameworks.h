@@ -30,6 +30,8 @@ void translate_swift(Translation& t, const Processes& processes);
 void translate_swift_rewards(Translation& t);
 // Parameters that ms-swift freezes. `trains_all`: it trains no adapter.
 void set_frozen(Translation& t, bool trains_all);
+// Its second learning rate of an adapter.
+void set_lora_plus(Translation& t, bool trains_adapter);
 // The setting of ms-swift that bounds a completion.
 std::string_view swift_length_name(const Translation& t);
 

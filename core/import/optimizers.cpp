@@ -104,9 +104,10 @@ void translate_hf_optimizer(Translation& t) {
 
 // Its Muon is that of Moonlight (arXiv:2502.16982).
 void translate_swift_optimizer(Translation& t) {
-  if (t.is_null("optimizer")) {
+  const bool is_lora_plus = t.text("optimizer") == "lorap" && !t.is_null("lorap_lr_ratio");
+  if (t.is_null("optimizer") || is_lora_plus) {
     translate_hf_optimizer(t);
-    return;
+    return t.note_given({"optimizer"}, "lorap_lr_ratio decides");
   }
   if (t.text("optimizer") != "muon") {
     t.problem("optimizer", fmt::format("optimizer {} is not supported", quote(t.text("optimizer"))),

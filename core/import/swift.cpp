@@ -116,15 +116,14 @@ void refuse_mask_of_more_than_the_loss(Translation& t, bool kl_in_loss) {
 }
 
 // ms-swift computes this loss from the rows' ratios, outside of the loss per token that its stages scale, and adds a KL
-// that is a mean over the tokens of the batch. Here all stages act on it, and the KL has its aggregation, prompt-mean.
-void refuse_with_real(Translation& t, bool kl_in_loss) {
+// that is a mean over the tokens of the batch. Here all stages act on it.
+void translate_terms_of_real(Translation& t, bool kl_in_loss) {
   if (t.texts("loss_type") != std::vector<std::string>{"real"}) return;
+  if (kl_in_loss) t.set("actor.kl_agg_mode", "token-mean", {"loss_type"}, "over all tokens of the update");
   const auto refuse = [&t](std::string_view name, std::string_view why, std::string_view next) {
     t.problem(name, fmt::format("{} with loss_type real is not supported: {}", name, why), std::string(next));
   };
   constexpr std::string_view kUnread = "ms-swift's real does not read it, here it would count";
-  if (kl_in_loss)
-    refuse("beta", "ms-swift's KL is a mean over tokens there, here over prompts as the loss", "set beta to 0");
   if (t.number("top_entropy_quantile") < 1) refuse("top_entropy_quantile", kUnread, "leave it out");
   if (!t.is_null("rollout_importance_sampling_mode"))
     refuse("rollout_importance_sampling_mode", kUnread, "leave it out");
@@ -139,7 +138,7 @@ void set_kl(Translation& t) {
   const bool in_reward = asked && scale_of(t, estimator) != "gdpo";  // as ms-swift
   t.set("actor.use_kl_loss", beta != 0 && !in_reward, {"beta", "kl_in_reward", "advantage_estimator"});
   refuse_mask_of_more_than_the_loss(t, beta != 0 && !in_reward);
-  refuse_with_real(t, beta != 0 && !in_reward);
+  translate_terms_of_real(t, beta != 0 && !in_reward);
   if (beta == 0) return;
   if (in_reward) {
     t.set("algorithm.use_kl_in_reward", true, {"kl_in_reward", "advantage_estimator"});
@@ -261,12 +260,26 @@ void set_model(Translation& t) {
                 fmt::format("set {} to lora, or merge them", name));
   }
   set_frozen(t, tuner == "full");
+  set_lora_plus(t, tuner == "lora");
   if (t.is_given("torch_dtype")) t.note("torch_dtype", "Mortise computes in model.dtype, float32 unless set");
-  if (!t.is_null("ref_model") && t.text("ref_model") != t.text("model")) {
-    t.problem("ref_model", "a reference other than the model is not supported", "leave ref_model out");
-  } else if (t.is_given("ref_model")) {
-    t.note("ref_model", "the reference is the initial model");
+}
+
+// An adapter of ref_adapters is merged into the base that it names.
+void set_reference(Translation& t) {
+  const std::vector<std::string> adapters = t.texts("ref_adapters");
+  const bool is_used = t.is_set("actor.kl_loss_coef") || t.is_set("algorithm.use_kl_in_reward");
+  if (!is_used) return t.note_given({"ref_model", "ref_adapters"}, "there is no KL, so there is no reference");
+  const bool is_other = !t.is_null("ref_model") && t.text("ref_model") != t.text("model");
+  if (adapters.size() > 1 || (is_other && !adapters.empty())) {
+    return t.problem("ref_adapters", "ref_adapters with several adapters or a ref_model is not supported",
+                     "merge them into one folder, and name that as ref_model");
   }
+  if (!adapters.empty()) {
+    t.set("ref.path", adapters.front(), {"ref_adapters"});
+    return t.note_given({"ref_model"}, "the adapter names its base");
+  }
+  if (is_other) return t.set("ref.path", t.text("ref_model"), {"ref_model"});
+  t.note_given({"ref_model"}, "the reference is the initial model");
 }
 
 void set_files(Translation& t, std::string_view name, std::string_view key) {
@@ -408,6 +421,7 @@ void translate_swift(Translation& t, const Processes& processes) {
   set_teacher(t);
   translate_swift_chord(t, batches);
   set_model(t);
+  set_reference(t);
   translate_swift_rewards(t);
 }
 

@@ -26,6 +26,15 @@ std::string pattern_of(const std::vector<std::string>& prefixes, const std::stri
 
 }  // namespace
 
+// LoRA+ (arXiv 2402.12354): the B matrices of an adapter, and what has one dimension, have their own learning rate.
+void set_lora_plus(Translation& t, bool trains_adapter) {
+  constexpr std::string_view kRatio = "lorap_lr_ratio";
+  if (t.is_null(kRatio) || !trains_adapter)
+    return t.note_given({kRatio}, "no adapter is trained, or there is no ratio");
+  const Json group = {{"match", "lora_B|lora_magnitude_vector|bias$|norm"}, {"lr_scale", t.number(kRatio)}};
+  t.set("actor.optim.groups", Json{{"lora_plus", group}}, {kRatio});
+}
+
 void set_frozen(Translation& t, bool trains_all) {
   constexpr std::string_view kFreeze = "freeze_parameters", kFreezePattern = "freeze_parameters_regex",
                              kRatio = "freeze_parameters_ratio", kTrain = "trainable_parameters",

@@ -106,11 +106,14 @@ void set_replay_buffer(Translation& t) {
   t.set("algorithm.replay_buffer.max_age", 0, {"replay_buffer_size"}, "TRL drops no group for its age");
 }
 
-// TRL's bonus is a mean over tokens for every loss_type; here it is aggregated like the loss.
-bool is_mean_over_tokens(Translation& t) {
+// TRL's bonus is a mean over the tokens that it acts on, whatever the loss is.
+void set_bonus_aggregation(Translation& t) {
   const std::string type = t.text("loss_type");
   const auto* found = std::ranges::find(kAggregations, type, &Aggregation::loss_type);
-  return found == std::end(kAggregations) || found->mode == "token-mean";  // an unknown type is reported elsewhere
+  const bool is_as_loss = found != std::end(kAggregations) && found->mode == "token-mean";
+  if (is_as_loss && t.number("top_entropy_quantile") >= 1) return;
+  t.set("actor.entropy_agg_mode", "token-mean", {"loss_type", "top_entropy_quantile"},
+        "TRL's bonus is a mean over its tokens");
 }
 
 void set_entropy(Translation& t) {
@@ -125,22 +128,9 @@ void set_entropy(Translation& t) {
   }
   const double coefficient = t.number("entropy_coef");
   if (coefficient == 0 && !adaptive) return;
-  if (!is_mean_over_tokens(t)) {
-    return t.problem(
-        "entropy_coef",
-        fmt::format("entropy_coef with loss_type {} is not supported: TRL's bonus is a mean over tokens, here it is "
-                    "aggregated as the loss is",
-                    quote(t.text("loss_type"))),
-        "use a loss_type that is a mean over tokens: dapo, bnpo, cispo, vespo");
-  }
-  if (t.number("top_entropy_quantile") < 1) {
-    return t.problem("entropy_coef",
-                     "entropy_coef with top_entropy_quantile below 1 is not supported: TRL's bonus is a mean over the "
-                     "tokens of that mask, here it is divided by all tokens",
-                     "remove one of the two");
-  }
   t.set("actor.entropy_coeff", coefficient, {"entropy_coef"});
   if (adaptive) t.set("actor.entropy_ctrl.type", "adaptive", {"use_adaptive_entropy"});
+  set_bonus_aggregation(t);
 }
 
 std::string trl_std_of(Translation& t) {
@@ -365,13 +355,16 @@ void set_sampler(Translation& t) {
   }
   const std::string_view max_name =
       t.is_null("vllm_importance_sampling_cap") ? "vllm_importance_sampling_clip_max" : "vllm_importance_sampling_cap";
-  const std::string most = format_f64(t.number(max_name));
-  const bool has_least = !t.is_null("vllm_importance_sampling_clip_min");
+  constexpr std::string_view kMin = "vllm_importance_sampling_clip_min";
+  const bool has_least = !t.is_null(kMin) && t.number(kMin) > 0, has_most = !t.is_null(max_name);
+  if (!has_least && !has_most && !masks)
+    return t.problem(max_name, fmt::format("{} needs one of clip_min and clip_max", mode), "give clip_max");
+  const std::string most = has_most ? format_f64(t.number(max_name)) : "1e300";
   const std::string table = "algorithm.rollout_correction.";
   t.set(table + "rollout_is", is_token ? "token" : "sequence", {asked, "vllm_importance_sampling_mode"});
   t.set(table + "rollout_is_outside", masks ? "mask" : "truncate", {"vllm_importance_sampling_mode"});
-  const std::string bounds = has_least ? format_f64(t.number("vllm_importance_sampling_clip_min")) + "_" + most : most;
-  t.set(table + "rollout_is_threshold", bounds, {max_name, "vllm_importance_sampling_clip_min"});
+  const std::string bounds = has_least ? format_f64(t.number(kMin)) + "_" + most : most;
+  t.set(table + "rollout_is_threshold", bounds, {max_name, kMin}, has_most ? "" : "no upper bound");
 }
 
 }  // namespace

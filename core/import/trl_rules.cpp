@@ -69,7 +69,7 @@ constexpr PeerRule kGrpo[] = {
     compute("ref_model_mixup_alpha", "0.6", "ref.mixup_alpha"),
     compute("ref_model_sync_steps", "512", "ref.sync_steps"),
     // entropy
-    compute("entropy_coef", "0.0", "actor.entropy_coeff, if the loss is a mean over tokens"),
+    compute("entropy_coef", "0.0", "actor.entropy_coeff, actor.entropy_agg_mode"),
     compute("use_adaptive_entropy", "false", "actor.entropy_ctrl.type"),
     compute("entropy_coef_min", "0.0", "actor.entropy_ctrl.min_coeff"),
     compute("entropy_coef_max", "1.0", "actor.entropy_ctrl.max_coeff"),

@@ -272,6 +272,16 @@ void set_model(Translation& t) {
   if (t.is_given("model.override_config")) t.note("model.override_config", "nothing in it changes the model here");
 }
 
+// verl computes the reference of an adapter's run by the policy without its adapter.
+void set_reference(Translation& t) {
+  constexpr std::string_view kPath = "ref.model.path";
+  if (t.is_null(kPath)) return t.note_given({kPath}, "the reference is the initial model");
+  if (!t.flag("actor.use_kl_loss") && !t.flag("algorithm.use_kl_in_reward"))
+    return t.note(kPath, "there is no KL, so there is no reference");
+  if (t.integer("model.lora_rank") > 0) return t.note(kPath, "with an adapter the reference is the model without it");
+  t.set("ref.path", t.text(kPath), {kPath});
+}
+
 }  // namespace
 
 void prepare_verl(Translation& t) {
@@ -298,6 +308,7 @@ void translate_verl(Translation& t) {
   set_turns(t);
   set_trainer(t);
   set_model(t);
+  set_reference(t);
   set_tensor_parallel(t);
   set_rollout_tensor_parallel(t);
   set_sleep(t, "rollout.free_cache_engine");

@@ -79,17 +79,21 @@ void set_policy_loss(Translation& t) {
     t.note("actor.clip_ratio", "clip_ratio_low and clip_ratio_high are 0.2 unless set, also in verl");
 }
 
-// verl aggregates the KL and the entropy term by loss_agg_mode even if the loss does not read it. Here all
-// terms of the objective have the weights of one aggregation.
-void refuse_two_aggregations(Translation& t, const std::string& loss, const std::string& mode) {
-  const bool kl = t.flag("actor.use_kl_loss") && t.number("actor.kl_loss_coef") != 0;
-  const bool entropy = t.number("actor.entropy_coeff") != 0;
-  if (mode == "seq-mean-token-mean" || (!kl && !entropy)) return;
-  t.problem(kl ? "actor.use_kl_loss" : "actor.entropy_coeff",
-            fmt::format("{} with loss_mode {} and loss_agg_mode {} is not supported: verl takes the loss by "
-                        "seq-mean-token-mean and this term by {}, here both have one aggregation",
-                        kl ? "use_kl_loss" : "entropy_coeff", loss, mode, mode),
-            "set actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean");
+// verl aggregates the KL and the entropy term by loss_agg_mode even if the loss does not read it. Returns whether a term
+// does so.
+bool set_aggregation_of_terms(Translation& t, const std::string& mode) {
+  constexpr std::string_view kFrom = "actor.loss_agg_mode", kRemark = "verl's loss alone ignores loss_agg_mode";
+  const bool kl = t.flag("actor.use_kl_loss"), entropy = t.number("actor.entropy_coeff") != 0;
+  if (mode == "seq-mean-token-mean") return false;
+  if (kl) t.set("actor.kl_agg_mode", mode, {kFrom}, kRemark);
+  if (entropy) t.set("actor.entropy_agg_mode", mode, {kFrom}, kRemark);
+  return kl || entropy;
+}
+
+void set_scale_factor(Translation& t, std::string_view mode_key) {
+  t.set("actor.loss_scale_by_rows", true, {mode_key}, "verl before March 2026: false");
+  if (!t.is_null("actor.loss_scale_factor"))
+    t.set("actor.loss_scale_factor", t.number("actor.loss_scale_factor"), {"actor.loss_scale_factor"});
 }
 
 void set_aggregation(Translation& t) {
@@ -98,6 +102,7 @@ void set_aggregation(Translation& t) {
   std::string mode = t.text(key);
   std::string_view from = key;
   std::string remark;
+  bool divides = mode == "seq-mean-token-sum-norm";
   if (loss_mode == "gspo" && !t.is_given(key)) {
     mode = "seq-mean-token-mean";
     from = loss;
@@ -107,19 +112,19 @@ void set_aggregation(Translation& t) {
            "verl takes token-mean since: name it");
   }
   if (loss_mode == "sapo" || loss_mode == "geo_mean") {
-    if (t.is_given(key) && mode != "seq-mean-token-mean")
-      t.note(key, "verl does not read it with loss_mode " + loss_mode);
-    refuse_two_aggregations(t, loss_mode, mode);
+    if (!set_aggregation_of_terms(t, mode)) {
+      divides = false;
+      if (t.is_given(key) && mode != "seq-mean-token-mean")
+        t.note(key, "verl does not read it with loss_mode " + loss_mode);
+    }
     mode = "seq-mean-token-mean";
     from = loss;
     remark = "verl ignores loss_agg_mode here";
   }
   t.set(key, mode, {from}, remark);
   if (mode.starts_with("seq-mean")) t.set("actor.loss_agg_rows", "all", {from}, "rows without tokens count");
-  if (mode == "seq-mean-token-sum-norm") {
-    t.set("actor.loss_scale_by_rows", true, {key}, "verl before March 2026: false");
-    if (!t.is_null("actor.loss_scale_factor"))
-      t.set("actor.loss_scale_factor", t.number("actor.loss_scale_factor"), {"actor.loss_scale_factor"});
+  if (divides) {
+    set_scale_factor(t, key);
   } else {
     t.note_given({"actor.loss_scale_factor"}, "only with seq-mean-token-sum-norm");
   }

@@ -19,7 +19,8 @@ constexpr std::string_view kWorkers = "rewards run in their own worker processes
 
 constexpr PeerRule kRules[] = {
     // the reference
-    refuse("ref.model", "[null]", "the reference is the initial model"),
+    refuse("ref.model", "[null]", "its path is read: write it as ref.model.path"),
+    compute("ref.model.path", "null", "ref.path"),
     no_effect("ref.log_prob_micro_batch_size", kMemory),
     no_effect("ref.strategy", kWhereItRuns),
     no_effect("ref.rollout_n", "rollout.n is read"),

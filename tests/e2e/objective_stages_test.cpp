@@ -166,6 +166,54 @@ TEST(ObjectiveStages, TheRecipesLearn) {
   }
 }
 
+// ref.path: the initial folder is the reference that a run has anyway, also of an adapter; another one is another KL.
+TEST(ObjectiveStages, AReferenceOfItsOwn) {
+  const TaskFolder task;
+  const std::string few = kFew + "actor.use_kl_loss=true actor.kl_loss_coef=0.1 ";
+  const auto bits = [&](const std::string& settings, const std::string& out) {
+    const Outcome done = task.mortise(few + settings + " trainer.default_local_dir=" + out);
+    EXPECT_EQ(done.code, 0) << done.output;
+    auto all = bits_of_run(task.path() / out, 4);
+    all.erase("state.json");  // it also has the digest of what the run read
+    return all;
+  };
+  const auto first_kl = [&](const std::string& out) {
+    return number_of(rows_of(task.path() / out / "updates.jsonl").front(), "kl");
+  };
+  expect_same_bits(bits("ref.path=model", "same"), bits("", "plain"), "the initial model");
+  const std::string adapter = "model.lora_rank=2 ";
+  expect_same_bits(bits(adapter + "ref.path=model", "same_base"), bits(adapter, "adapter"), "the adapter's base");
+  const std::string later = " ref.path=plain/global_step_4/huggingface";
+  bits(later, "other");
+  EXPECT_EQ(first_kl("plain"), 0.0);
+  EXPECT_GT(first_kl("other"), 1e-5);
+  // The adapter that a run continues, as the reference.
+  bits("model.lora_adapter_path=adapter/global_step_4/huggingface", "from_base");
+  bits("model.lora_adapter_path=adapter/global_step_4/huggingface ref.path=adapter/global_step_4/huggingface",
+       "from_adapter");
+  EXPECT_GT(first_kl("from_base"), 1e-5);
+  EXPECT_LT(first_kl("from_adapter"), 1e-9);
+  // A resume finds an edit of it.
+  const std::string moved = few + " trainer.default_local_dir=moved trainer.total_training_steps=";
+  ASSERT_EQ(run("cp -r plain/global_step_2/huggingface reference", task.path()).code, 0);
+  ASSERT_EQ(task.mortise(moved + "2 ref.path=reference").code, 0);
+  ASSERT_EQ(run("cp other/global_step_4/huggingface/model.safetensors reference", task.path()).code, 0);
+  const Outcome resumed = task.mortise(moved + "4 ref.path=reference");
+  EXPECT_NE(resumed.code, 0);
+  EXPECT_THAT(resumed.output, HasSubstr("ref.path: the weights of the reference"));
+}
+
+TEST(ObjectiveStages, AReferenceOfAnotherShapeIsRefused) {
+  const TaskFolder task;
+  const TaskFolder other("--tiny");
+  for (const char* dry : {"--dry-run ", ""}) {
+    const Outcome outcome = task.mortise("train run.toml actor.use_kl_loss=true " + std::string(dry) +
+                                         "ref.path=" + (other.path() / "model").string());
+    EXPECT_NE(outcome.code, 0);
+    EXPECT_THAT(outcome.output, HasSubstr("the reference has other weights than the policy"));
+  }
+}
+
 // A model that learnt to begin with a 7 teaches fresh weights, without a reward.
 TEST(ObjectiveStages, ATeacherTeaches) {
   const TaskFolder task;

@@ -92,6 +92,9 @@ TEST_F(ObjectiveCommand, IsTrlsLossAsImported) {
   const std::vector<fs::path> with_kl = cases("trl_kl");
   EXPECT_EQ(with_kl.size(), 18U);
   files.insert(files.end(), with_kl.begin(), with_kl.end());
+  const std::vector<fs::path> with_bonus = cases("trl_entropy");
+  EXPECT_EQ(with_bonus.size(), 22U);
+  files.insert(files.end(), with_bonus.begin(), with_bonus.end());
   for (const fs::path& file : files) {
     SCOPED_TRACE(file.filename().string());
     ASSERT_OK_AND_ASSIGN(const SafetensorsFile golden, SafetensorsFile::open(default_env(), file));

@@ -51,6 +51,8 @@ struct ActorConfig {
   std::optional<double> clip_ratio_c;                   // dual clip bound, above 1; 0 = none; null = the loss's own
   OrAuto<LossAggMode> loss_agg_mode;                    // auto = the loss's own
   std::optional<double> loss_scale_factor;              // for seq-mean-token-sum-norm; null = data.max_response_length
+  OrAuto<LossAggMode> kl_agg_mode;                      // of the KL term; auto = as the loss
+  OrAuto<LossAggMode> entropy_agg_mode;                 // of the entropy bonus; auto = as the loss
   bool loss_scale_by_rows = true;                       // that mode also divides by rows (verl of Jan 2026: false)
   LossAggRows loss_agg_rows = LossAggRows::kNonempty;   // rows that count in a mean over rows
   double entropy_coeff = 0.0;                           // subtracted bonus (TRL: entropy_coef)
@@ -207,31 +209,47 @@ constexpr bool counts_tokens(LossAggMode mode) {
   return mode == LossAggMode::kTokenMean || mode == LossAggMode::kTokenSum;
 }
 
+inline constexpr auto has_no_kl_loss = [](const auto& k) -> bool { return !k.config.actor.use_kl_loss; };
+
+inline constexpr auto has_no_entropy_bonus = [](const auto& k) -> bool {
+  return k.config.actor.entropy_coeff == 0 && k.config.actor.entropy_ctrl.type == Control::kFixed;
+};
+
+// A term of the actor's loss with a mode of its own that `is_of` is true for.
+inline constexpr auto is_used_by_term = [](const auto& k, auto&& is_of) -> bool {
+  const ActorConfig& actor = k.config.actor;
+  return (!has_no_kl_loss(k) && actor.kl_agg_mode.value && is_of(*actor.kl_agg_mode.value)) ||
+         (!has_no_entropy_bonus(k) && actor.entropy_agg_mode.value && is_of(*actor.entropy_agg_mode.value));
+};
+
+constexpr bool divides_by_factor(LossAggMode mode) { return mode == LossAggMode::kSeqMeanTokenSumNorm; }
+constexpr bool counts_rows(LossAggMode mode) { return !counts_tokens(mode); }
+
 // The critic's loss takes these keys from [actor]. The table of the policy loss decides `auto`.
 inline constexpr auto divides_by_no_factor = [](const auto& k) -> bool {
   const OrAuto<LossAggMode>& mode = k.config.actor.loss_agg_mode;
-  return !mode.is_auto() && mode != LossAggMode::kSeqMeanTokenSumNorm &&
-         k.config.critic.loss_agg_mode != LossAggMode::kSeqMeanTokenSumNorm;
+  return !mode.is_auto() && !divides_by_factor(*mode.value) && !divides_by_factor(k.config.critic.loss_agg_mode) &&
+         !is_used_by_term(k, divides_by_factor);
 };
 
 inline constexpr auto counts_no_rows = [](const auto& k) -> bool {
   const OrAuto<LossAggMode>& mode = k.config.actor.loss_agg_mode;
-  return !mode.is_auto() && counts_tokens(*mode.value) && counts_tokens(k.config.critic.loss_agg_mode);
+  return !mode.is_auto() && !counts_rows(*mode.value) && !counts_rows(k.config.critic.loss_agg_mode) &&
+         !is_used_by_term(k, counts_rows);
 };
 
 // The same for `auto`, once it is decided.
 inline constexpr auto is_used_by_auto = [](const auto& k, auto&& is_of) -> bool {
-  if (!k.config.actor.loss_agg_mode.is_auto() || is_of(k.plugins->aggregation)) return true;
+  if (!k.config.actor.loss_agg_mode.is_auto() || is_of(k.plugins->aggregation) || is_used_by_term(k, is_of))
+    return true;
   return k.plugins->has_critic && is_of(k.config.critic.loss_agg_mode);
 };
 
 inline constexpr auto auto_divides_by_no_factor = [](const auto& k) -> bool {
-  return !is_used_by_auto(k, [](LossAggMode mode) { return mode == LossAggMode::kSeqMeanTokenSumNorm; });
+  return !is_used_by_auto(k, divides_by_factor);
 };
 
-inline constexpr auto auto_counts_no_rows = [](const auto& k) -> bool {
-  return !is_used_by_auto(k, [](LossAggMode mode) { return !counts_tokens(mode); });
-};
+inline constexpr auto auto_counts_no_rows = [](const auto& k) -> bool { return !is_used_by_auto(k, counts_rows); };
 
 inline constexpr auto auto_is = [](const auto& k) -> std::string {
   return "the aggregation of " + k.plugins->loss + " is " + std::string(choice_name(k.plugins->aggregation));
@@ -263,6 +281,16 @@ void describe_aggregation(Keys& keys) {
           "by loss_scale_factor. prompt-mean: mean over the tokens of a prompt's rows, then over prompts. auto: the "
           "policy loss's own (seq-mean-token-mean for gspo, token-mean for vanilla).")
       .trl("loss_type");
+  keys.compared("kl_agg_mode", &ActorConfig::kl_agg_mode,
+                "How the KL term of use_kl_loss becomes one number, by the names of loss_agg_mode. auto: as the loss. "
+                "verl aggregates sapo and geo_mean by seq-mean-token-mean, and their KL by loss_agg_mode.")
+      .no_effect(kInTrain | kInObjective, has_no_kl_loss, "actor.use_kl_loss is false");
+  keys.compared(
+          "entropy_agg_mode", &ActorConfig::entropy_agg_mode,
+          "How the entropy bonus becomes one number, by the names of loss_agg_mode. With top_entropy_quantile it "
+          "then counts the tokens of that share alone. auto: as the loss, which counts all tokens. TRL's bonus is "
+          "a mean over tokens with every loss: token-mean.")
+      .no_effect(kInTrain | kInObjective, has_no_entropy_bonus, "there is no entropy bonus (actor.entropy_coeff is 0)");
   keys.compared("loss_scale_factor", &ActorConfig::loss_scale_factor,
                 "The constant that seq-mean-token-sum-norm divides by. null: data.max_response_length.")
       .above(0)
@@ -281,8 +309,6 @@ void describe_aggregation(Keys& keys) {
       .no_effect(kInTrain | kInObjective, counts_no_rows, "actor.loss_agg_mode counts tokens, not rows")
       .no_effect_by_plugins(kInTrain, auto_counts_no_rows, why_auto_no_rows);
 }
-
-inline constexpr auto has_no_kl_loss = [](const auto& k) -> bool { return !k.config.actor.use_kl_loss; };
 
 template <class Keys>
 void describe_entropy_and_kl(Keys& keys) {
@@ -320,9 +346,11 @@ void describe_entropy_and_kl(Keys& keys) {
 // Which tokens of the policy term count.
 template <class Keys>
 void describe_actor_masks(Keys& keys) {
-  keys.compared("top_entropy_quantile", &ActorConfig::top_entropy_quantile,
-                "Share of an update's tokens that carry the policy term and the entropy bonus: those with the highest "
-                "entropy (arXiv 2506.01939). The divisors of the aggregation do not change. 1: all tokens.")
+  keys.compared(
+          "top_entropy_quantile", &ActorConfig::top_entropy_quantile,
+          "Share of an update's tokens that carry the policy term and the entropy bonus: those with the highest "
+          "entropy (arXiv 2506.01939). The divisors of the aggregation do not change, except with entropy_agg_mode. 1: "
+          "all tokens.")
       .above(0)
       .at_most(1)
       .trl("top_entropy_quantile", "1.0")
@@ -367,8 +395,9 @@ void describe_entropy_control(Keys& keys) {
   keys.compared(
           "type", &EntropyControlConfig::type,
           "fixed keeps actor.entropy_coeff. adaptive starts from it (Skywork-OR1, arXiv 2505.22312, as in TRL). If the "
-          "mean entropy of an update is at most target_entropy, the coefficient rises by delta and the next update has "
-          "the bonus. Otherwise it falls by delta and the next update has no bonus.")
+          "mean entropy of an update (of the tokens of top_entropy_quantile) is at most target_entropy, the coefficient "
+          "rises by delta and the next update has the bonus. Otherwise it falls by delta and the next update has no "
+          "bonus.")
       .trl("use_adaptive_entropy");
   keys.compared("target_entropy", &EntropyControlConfig::target_entropy,
                 "Nats per token. adaptive keeps the entropy above this value.")

@@ -11,7 +11,8 @@
 
 namespace mortise {
 
-struct RefConfig {  // log_prob_* change memory and speed only; null = the actor's
+struct RefConfig {                  // log_prob_* change memory and speed only; null = the actor's
+  std::optional<std::string> path;  // folder it starts from; null = the initial policy
   std::optional<int64_t> log_prob_micro_batch_size_per_gpu;  // rows per pass
   std::optional<bool> log_prob_use_dynamic_bsz;              // cut by tokens even if a row count is given
   std::optional<int64_t> log_prob_max_token_len_per_gpu;     // tokens per pass, if cut by tokens
@@ -20,6 +21,8 @@ struct RefConfig {  // log_prob_* change memory and speed only; null = the actor
   ScheduleUnit sync_unit = ScheduleUnit::kStep;  // what sync_steps counts (TRL: updates)
   double mixup_alpha = 0.6;                      // share of the policy in a refresh; 1 = a copy
   Offloading offload = Offloading::kNone;        // whether files hold its weights
+  // Does it have weights of its own even if an adapter is trained? Else it is then the adapter's base.
+  [[nodiscard]] bool has_own_weights() const { return sync_steps.has_value() || path.has_value(); }
   bool operator==(const RefConfig&) const = default;
 };
 
@@ -68,6 +71,18 @@ inline constexpr auto why_no_reference_passes = [](const auto& k) -> std::string
 };
 
 template <class Keys>
+void describe_reference_start(Keys& keys) {
+  keys.compared(
+          "path", &RefConfig::path,
+          "Folder of the reference, or its name on the hub: a model with the policy's shapes, or an adapter of it, which "
+          "is merged. For example the supervised model, if the policy continues from a later checkpoint. null: the "
+          "initial policy, or if an adapter is trained, the model without it. (ms-swift: ref_model, ref_adapters; verl: "
+          "ref.model.path.)")
+      .no_effect_by_plugins(
+          kInTrain, [](const auto& k) { return k.config.ref.path && has_no_reference(k); }, kNoReference);
+}
+
+template <class Keys>
 void describe_reference(Keys& keys) {
   keys.free("log_prob_micro_batch_size_per_gpu", &RefConfig::log_prob_micro_batch_size_per_gpu,
             "Rows in one forward pass of the reference. null: actor.ppo_micro_batch_size_per_gpu.")
@@ -95,7 +110,7 @@ void describe_reference(Keys& keys) {
           "sync_steps", &RefConfig::sync_steps,
           "Steps, or updates as sync_unit says, between refreshes of the reference: ref = (1 - mixup_alpha) ref + "
           "mixup_alpha policy. null: the "
-          "reference stays the initial policy (TRL: sync_ref_model = false). With an adapter the reference is then "
+          "reference stays what it was at the start (TRL: sync_ref_model = false). With an adapter the reference is then "
           "a copy of its own.")
       .at_least(1)
       .trl("ref_model_sync_steps")
@@ -122,7 +137,7 @@ void describe_reference(Keys& keys) {
 }
 
 inline constexpr auto shares_reference = [](const auto& k) -> bool {
-  return k.config.model.trains_adapter() && !k.config.ref.sync_steps;
+  return k.config.model.trains_adapter() && !k.config.ref.has_own_weights();
 };
 
 template <class Keys>
@@ -138,9 +153,11 @@ void describe_reference_offload(Keys& keys) {
 template <class Catalog>
 void describe_ref_section(Catalog& catalog) {
   auto keys = catalog.table(
-      "ref", "The reference model: the initial policy, unless it is refreshed. A run has one if a KL needs it.",
+      "ref",
+      "The reference model: the initial policy, unless path names another or it is refreshed. A run has one if a KL needs it.",
       [](auto& run) -> RefConfig& { return run.ref; });
   keys.unread_by(kInSft);
+  describe_reference_start(keys);
   describe_reference(keys);
   describe_reference_offload(keys);
 }

@@ -6,6 +6,7 @@
 
 #include "experience/data/misspelt_keys.h"
 #include "foundation/base/text.h"
+#include "foundation/formats/json_number.h"
 
 namespace mortise {
 
@@ -23,8 +24,8 @@ Result<std::vector<int64_t>> ids_of(const Json& value, std::string_view where) {
   std::vector<int64_t> ids;
   ids.reserve(value.size());
   for (const Json& id : value) {
-    if (!id.is_number_integer()) {
-      return Error{ErrorKind::kData, fmt::format("'prompt_token_ids' has {}, which is not an integer", dump_json(id)),
+    if (!is_i64(id)) {
+      return Error{ErrorKind::kData, fmt::format("'prompt_token_ids' has {}, which is not a token id", dump_json(id)),
                    std::string(where), ""};
     }
     ids.push_back(id.get<int64_t>());

@@ -11,6 +11,24 @@ namespace mortise {
 namespace {
 
 constexpr std::string_view kPrefix = ".tmp_";
+constexpr int kMaxLinks = 40;  // as the kernel follows
+
+// The end of a chain of links, which need not exist.
+Result<Path> end_of_links(const Path& path) {
+  Path at = path;
+  for (int i = 0; i < kMaxLinks; ++i) {
+    std::error_code failed;
+    if (!std::filesystem::is_symlink(at, failed)) {
+      if (i == 0) return path;
+      const Path real = std::filesystem::weakly_canonical(at, failed);
+      return failed ? at : real;
+    }
+    const Path next = std::filesystem::read_symlink(at, failed);
+    if (failed) return Error{ErrorKind::kDisk, "cannot be read as a link: " + failed.message(), at.string(), ""};
+    at = at.parent_path() / next;  // an absolute `next` stands alone
+  }
+  return Error{ErrorKind::kDisk, "the link leads back to itself", path.string(), "remove it, or name another file"};
+}
 
 }  // namespace
 
@@ -18,9 +36,7 @@ Result<std::optional<Path>> rename_target(Env& env, const Path& path) {
   const std::string name = path.lexically_normal().string();
   const bool is_device = name.starts_with("/dev/") && !name.starts_with("/dev/shm/");
   if (is_device || name.starts_with("/proc/")) return std::optional<Path>();
-  std::error_code ignored;
-  const Path target =
-      std::filesystem::is_symlink(path, ignored) ? std::filesystem::weakly_canonical(path, ignored) : path;
+  const Path target = TRY(end_of_links(path));
   if (!env.exists(target)) return std::optional(target);
   const FileInfo info = TRY(env.info(target));
   return info.is_file ? std::optional(target) : std::nullopt;

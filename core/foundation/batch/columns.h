@@ -69,12 +69,15 @@ using LastClipped = Column<"last_clipped", float, Level::kToken>;  // 1: the pol
 using LogProb = Column<"log_prob", float, Level::kToken>;          // by the policy that is being trained
 using Entropy = Column<"entropy", float, Level::kToken>;           // by that policy, nats, full vocabulary
 using Weight = Column<"weight", float, Level::kToken>;             // the token's share of the aggregated loss
+// Its shares of the KL term and of the entropy bonus, where these have aggregations of their own.
+using KlWeight = Column<"kl_weight", float, Level::kToken>;
+using EntropyWeight = Column<"entropy_weight", float, Level::kToken>;
 
 // All of them: what a checkpoint may hold.
 using All = std::tuple<SampleMask, ResponseMask, RolloutLogProb, OldLogProb, RefLogProb, TeacherLogProb, OldEntropy,
                        RolloutIsWeights, Values, SumPiSquared, RewardBaselines, RowValid, TokenLevelScores,
                        TokenLevelRewards, Advantages, Returns, DrawnRow, FirstLogProb, LastLogProb, LastEntropy,
-                       LastClipped, LogProb, Entropy, Weight>;
+                       LastClipped, LogProb, Entropy, Weight, KlWeight, EntropyWeight>;
 
 }  // namespace column
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "foundation/base/text.h"
+#include "foundation/formats/json_number.h"
 
 namespace mortise {
 namespace {
@@ -53,9 +54,7 @@ Result<std::string> json_string(const Json& object, std::string_view key, std::s
 
 Result<int64_t> json_int(const Json& object, std::string_view key, std::string_view where) {
   const Json* value = json_find(object, key);
-  const bool fits = value != nullptr && value->is_number_integer() &&
-                    (!value->is_number_unsigned() || value->get<uint64_t>() <= uint64_t{INT64_MAX});
-  if (!fits) return type_error(key, "an integer of 64 bits", value, where);
+  if (value == nullptr || !is_i64(*value)) return type_error(key, "an integer of 64 bits", value, where);
   return value->get<int64_t>();
 }
 

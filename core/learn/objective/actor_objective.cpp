@@ -4,6 +4,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "config/full_kl.h"
 #include "experience/plugin_settings.h"
@@ -23,6 +25,8 @@ void ObjectiveSums::add(const ObjectiveSums& other) {
   entropy += other.entropy;
   entropy_loss += other.entropy_loss;
   num_tokens += other.num_tokens;
+  bonus_entropy += other.bonus_entropy;
+  num_bonus_tokens += other.num_bonus_tokens;
 }
 
 Result<TokenWeightOptions> aggregation_of(const RunConfig& config, const PluginInfo& loss) {
@@ -40,6 +44,17 @@ Result<TokenWeightOptions> aggregation_of(const RunConfig& config, const PluginI
   options.loss_scale_by_rows = config.actor.loss_scale_by_rows;
   return options;
 }
+
+namespace {
+
+// Of a term that is aggregated by `mode`; nothing if it is aggregated as the loss is.
+std::optional<TokenWeightOptions> aggregation_of_term(const OrAuto<LossAggMode>& mode, TokenWeightOptions loss) {
+  if (mode.is_auto()) return std::nullopt;
+  loss.mode = *mode.value;
+  return loss;
+}
+
+}  // namespace
 
 ActorObjective::ActorObjective(PolicyLoss policy_loss, std::optional<KlEstimator> kl)
     : policy_loss_(std::move(policy_loss)), kl_(std::move(kl)) {}
@@ -67,6 +82,8 @@ Result<ActorObjective> ActorObjective::create(PluginRegistry& registry, const Lo
   objective.top_entropy_quantile_ = actor.top_entropy_quantile;
   objective.off_policy_mask_threshold_ = actor.off_policy_mask_threshold;
   objective.aggregation_ = aggregation;
+  if (actor.use_kl_loss) objective.kl_aggregation_ = aggregation_of_term(actor.kl_agg_mode, aggregation);
+  objective.entropy_aggregation_ = aggregation_of_term(actor.entropy_agg_mode, aggregation);
   objective.correction_ = TRY(RolloutCorrection::create(config.algorithm.rollout_correction));
   return objective;
 }
@@ -97,6 +114,8 @@ Result<> ActorObjective::check_inputs(const StepView& input) const {
   }
   if (kl_ && !input.has<column::RefLogProb>())
     return missing(column::RefLogProb::name, "actor.use_kl_loss", "set actor.use_kl_loss=false");
+  if (kl_ && kl_aggregation_ && !input.has<column::KlWeight>())
+    return missing(column::KlWeight::name, "actor.kl_agg_mode", "set actor.kl_agg_mode=auto");
   const std::string_view entropy = column::Entropy::name;
   if (input.has(entropy)) return {};
   if (entropy_coeff_ != 0.0) return missing(entropy, "actor.entropy_coeff", "set actor.entropy_coeff=0");
@@ -107,6 +126,31 @@ Result<> ActorObjective::check_inputs(const StepView& input) const {
 Result<HeldColumns> ActorObjective::hold(const StepView& of_loss, const StepView& of_kl) const {
   return hold_columns({{&policy_loss_.instance(), &of_loss}, {kl_ ? &kl_->instance() : nullptr, &of_kl}});
 }
+
+StepView ActorObjective::kl_input_of(const StepView& input) const {
+  StepView out = input;
+  if (kl_aggregation_) out.set<column::Weight>(input.get<column::KlWeight>());
+  return out;
+}
+
+namespace {
+
+// Tokens without weight get no gradient. But the ratio of a row holds the log-probs of all its tokens, also of those that
+// a mask takes out: where others of the row count, their weight is so small instead that only this part remains.
+constexpr float kOnlyByOthers = std::numeric_limits<float>::min();
+
+void keep_in_ratio(std::span<const int64_t> row_offsets, std::span<const float> before, std::span<float> weight) {
+  for (size_t row = 0; row + 1 < row_offsets.size(); ++row) {
+    const auto begin = static_cast<size_t>(row_offsets[row]), end = static_cast<size_t>(row_offsets[row + 1]);
+    const auto of_row = weight.subspan(begin, end - begin);
+    if (std::ranges::all_of(of_row, [](float w) { return w == 0.0F; })) continue;
+    for (size_t t = begin; t < end; ++t) {
+      if (weight[t] == 0.0F && before[t] != 0.0F) weight[t] = kOnlyByOthers;
+    }
+  }
+}
+
+}  // namespace
 
 // What scales the policy term, and it alone: the correction's weights, which are the engine's but for losses that apply
 // them themselves, and the masks.
@@ -122,6 +166,7 @@ void ActorObjective::weigh_and_mask(const StepView& input, StepView& loss_input)
     if (!entropy_mask_.empty() && entropy_mask_[t] == 0) policy_weight_[t] = 0.0F;
   }
   if (off_policy_mask_threshold_) off_policy_mask(input, *off_policy_mask_threshold_, policy_weight_);
+  if (policy_loss_.coupling() == Coupling::kRow) keep_in_ratio(input.layout.row_offsets, weight, policy_weight_);
   loss_input.set<column::Weight>(policy_weight_);
 }
 
@@ -139,7 +184,8 @@ Result<ObjectiveSums> ActorObjective::evaluate(const StepView& input, const Obje
   StepView loss_input = input;
   if (correction_.is_bypass() && correction_.is_active()) TRY(correct_by_current_policy(input, loss_input, metrics));
   weigh_and_mask(input, loss_input);
-  const HeldColumns held = TRY(hold(loss_input, input));
+  const StepView kl_input = kl_input_of(input);
+  const HeldColumns held = TRY(hold(loss_input, kl_input));
   TRY(policy_loss_.compute(loss_input, {scratch_, grad.log_prob, grad.entropy}, metrics));
   if (!grad.clipped.empty()) note_clipped(loss_input, grad);
 
@@ -150,8 +196,8 @@ Result<ObjectiveSums> ActorObjective::evaluate(const StepView& input, const Obje
     ++sums.num_tokens;
     sums.pg_loss += static_cast<double>(weight[t]) * static_cast<double>(scratch_[t]);
   }
-  if (kl_) TRY(add_kl(input, grad, metrics, sums));
-  if (!entropy.empty()) add_entropy(input, grad, sums);
+  if (kl_) TRY(add_kl(kl_input, grad, metrics, sums));
+  if (!entropy.empty()) TRY(add_entropy(input, grad, sums));
   sums.loss = sums.pg_loss + kl_loss_coef_ * sums.kl_loss - entropy_coeff_ * sums.entropy_loss;
   return sums;
 }
@@ -161,7 +207,7 @@ void ActorObjective::note_clipped(const StepView& loss_input, const ObjectiveGra
   const auto mask = loss_input.get<column::ResponseMask>();
   const auto weight = loss_input.get<column::Weight>(), advantages = loss_input.get<column::Advantages>();
   for (size_t t = 0; t < grad.clipped.size(); ++t) {
-    const bool counts = mask[t] != 0 && weight[t] != 0.0F && advantages[t] != 0.0F;
+    const bool counts = mask[t] != 0 && std::abs(weight[t]) > kOnlyByOthers && advantages[t] != 0.0F;
     grad.clipped[t] = counts && grad.log_prob[t] == 0.0F ? 1.0F : 0.0F;
   }
 }
@@ -196,17 +242,38 @@ Result<> ActorObjective::add_kl(const StepView& input, const ObjectiveGrad& grad
   return {};
 }
 
-void ActorObjective::add_entropy(const StepView& input, const ObjectiveGrad& grad, ObjectiveSums& sums) const {
-  const auto entropy = input.get<column::Entropy>(), weights = input.get<column::Weight>();
+// A mask comes with Coupling::kUpdate, so its tokens are those of the whole update.
+Result<std::span<const float>> ActorObjective::entropy_weights(const StepView& input) {
+  if (!entropy_aggregation_) return input.get<column::Weight>();
+  if (!masks_by_entropy()) {
+    if (input.has<column::EntropyWeight>()) return input.get<column::EntropyWeight>();
+    return Error{
+        ErrorKind::kData,
+        fmt::format("the input '{}' is missing, and actor.entropy_agg_mode needs it", column::EntropyWeight::name), "",
+        "add it, or set actor.entropy_agg_mode=auto"};
+  }
+  const auto& [offsets, row_id, groups] = input.layout;
+  bonus_weight_.resize(entropy_mask_.size());
+  TRY(token_weights(*entropy_aggregation_, count_update(offsets, entropy_mask_, groups), offsets, entropy_mask_, groups,
+                    bonus_weight_));
+  return std::span<const float>(bonus_weight_);
+}
+
+Result<> ActorObjective::add_entropy(const StepView& input, const ObjectiveGrad& grad, ObjectiveSums& sums) {
+  const auto entropy = input.get<column::Entropy>(), weights = TRY(entropy_weights(input));
   const auto mask = input.get<column::ResponseMask>();
   for (size_t t = 0; t < entropy.size(); ++t) {
     if (mask[t] == 0) continue;
     const bool counts = entropy_mask_.empty() || entropy_mask_[t] != 0;
     const double weight = counts ? static_cast<double>(weights[t]) : 0.0;
-    sums.entropy += static_cast<double>(entropy[t]);
-    sums.entropy_loss += weight * static_cast<double>(entropy[t]);
+    const auto value = static_cast<double>(entropy[t]);
+    sums.entropy += value;
+    sums.entropy_loss += weight * value;
+    sums.bonus_entropy += counts ? value : 0.0;
+    sums.num_bonus_tokens += counts ? 1 : 0;
     if (!grad.entropy.empty()) grad.entropy[t] -= static_cast<float>(entropy_coeff_ * weight);
   }
+  return {};
 }
 
 }  // namespace mortise

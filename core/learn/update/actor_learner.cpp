@@ -62,7 +62,7 @@ ActorLearner::ActorLearner(Model& model, Optimizer& optimizer, ActorObjective& o
 Result<UpdateSlice> ActorLearner::slice(const PolicyUpdate& update, std::span<const int64_t> rows) const {
   std::vector<int64_t> row_id;
   for (const int64_t row : rows) row_id.push_back(static_cast<int64_t>(update.places.at(row)));
-  UpdateSlice out = TRY(make_slice(update.table, rows, std::move(row_id), objective_->aggregation(), update.counts));
+  UpdateSlice out = TRY(make_slice(update.table, rows, std::move(row_id), *objective_, update.counts));
   if (update.has_trace()) out.clipped.resize(out.num_tokens());
   out.step = update.place.step;
   out.update_index = update.place.update_index;

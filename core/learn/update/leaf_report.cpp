@@ -11,10 +11,10 @@ namespace {
 
 std::string encode_leaf(const LeafReport& leaf) {
   const auto& [sums, metrics, skipped, has_gradient, kept, router] = leaf;
-  const auto& [loss, pg_loss, kl_loss, kl, entropy, entropy_loss, num_tokens] = sums;
+  const auto& [loss, pg_loss, kl_loss, kl, entropy, entropy_loss, num_tokens, bonus_entropy, num_bonus_tokens] = sums;
   Encoder out;
-  for (const double number : {loss, pg_loss, kl_loss, kl, entropy, entropy_loss}) out.f64(number);
-  out.i64(num_tokens).i64(skipped ? 1 : 0).i64(has_gradient ? 1 : 0);
+  for (const double number : {loss, pg_loss, kl_loss, kl, entropy, entropy_loss, bonus_entropy}) out.f64(number);
+  out.i64(num_tokens).i64(num_bonus_tokens).i64(skipped ? 1 : 0).i64(has_gradient ? 1 : 0);
   out.text(encode_metrics(metrics)).text(float_bytes(kept));
   out.u64(router.size());
   for (const double number : router) out.f64(number);
@@ -25,9 +25,11 @@ Result<LeafReport> decode_leaf(std::string_view bytes) {
   Decoder in(bytes);
   LeafReport leaf;
   ObjectiveSums& sums = leaf.sums;
-  for (double* number : {&sums.loss, &sums.pg_loss, &sums.kl_loss, &sums.kl, &sums.entropy, &sums.entropy_loss})
+  for (double* number :
+       {&sums.loss, &sums.pg_loss, &sums.kl_loss, &sums.kl, &sums.entropy, &sums.entropy_loss, &sums.bonus_entropy})
     *number = in.f64();
   sums.num_tokens = in.i64();
+  sums.num_bonus_tokens = in.i64();
   leaf.skipped = in.i64() != 0;
   leaf.has_gradient = in.i64() != 0;
   leaf.metrics = TRY(decode_metrics(in.text()));

@@ -14,18 +14,16 @@ UpdateCounts count_rows(const StepTable& table, std::span<const int64_t> rows) {
   return counts;
 }
 
-Result<> put_weights(const TokenWeightOptions& aggregation, const UpdateCounts& counts, StepTable& part) {
-  return token_weights(aggregation, counts, part.row_offsets(), part.get<column::ResponseMask>(), part.group_index(),
-                       part.make<column::Weight>());
-}
-
 Result<UpdateSlice> make_slice(const StepTable& step, std::span<const int64_t> rows, std::vector<int64_t> row_id,
-                               const TokenWeightOptions& aggregation, const UpdateCounts& counts) {
+                               const ActorObjective& objective, const UpdateCounts& counts) {
   UpdateSlice out;
   out.on_policy = !step.has<column::OldLogProb>();
   out.rows.assign(rows.begin(), rows.end());
   out.table = step.take(rows, std::move(row_id));
-  TRY(put_weights(aggregation, counts, out.table));
+  TRY(put_weights(objective.aggregation(), counts, out.table));
+  if (const auto& own = objective.kl_aggregation()) TRY(put_weights<column::KlWeight>(*own, counts, out.table));
+  if (const auto& own = objective.entropy_aggregation())
+    TRY(put_weights<column::EntropyWeight>(*own, counts, out.table));
   out.table.make<column::LogProb>();
   out.table.make<column::Entropy>();
   if (out.on_policy) out.table.make<column::OldLogProb>();

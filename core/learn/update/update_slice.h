@@ -33,6 +33,11 @@ struct UpdateSlice {
   [[nodiscard]] std::span<float> old_log_prob() { return table.edit<column::OldLogProb>(); }
   [[nodiscard]] std::span<const uint8_t> mask() const { return table.get<column::ResponseMask>(); }
 
+  // The tokens' shares of the KL term.
+  [[nodiscard]] std::span<const float> kl_weights() const {
+    return table.has<column::KlWeight>() ? table.get<column::KlWeight>() : table.get<column::Weight>();
+  }
+
   // What the objective gets of all tokens.
   [[nodiscard]] StepView input() const { return numbered(table.view()); }
   // The same of the tokens [begin, end), which lie in the rows whose offsets are given (relative to begin).
@@ -61,12 +66,16 @@ struct UpdateSlice {
 
 // `rows` are indices into the step's table, `row_id` their places in the update, `counts` those of the whole update.
 Result<UpdateSlice> make_slice(const StepTable& step, std::span<const int64_t> rows, std::vector<int64_t> row_id,
-                               const TokenWeightOptions& aggregation, const UpdateCounts& counts);
+                               const ActorObjective& objective, const UpdateCounts& counts);
 
 // The counts of some rows of the table, by its response_mask.
 UpdateCounts count_rows(const StepTable& table, std::span<const int64_t> rows);
 
-// Puts the weight of every token into `part`, which holds rows of the update that `counts` is of.
-Result<> put_weights(const TokenWeightOptions& aggregation, const UpdateCounts& counts, StepTable& part);
+// Puts the weight of every token into the column C of `part`, which holds rows of the update that `counts` is of.
+template <class C = column::Weight>
+Result<> put_weights(const TokenWeightOptions& aggregation, const UpdateCounts& counts, StepTable& part) {
+  return token_weights(aggregation, counts, part.row_offsets(), part.get<column::ResponseMask>(), part.group_index(),
+                       part.make<C>());
+}
 
 }  // namespace mortise

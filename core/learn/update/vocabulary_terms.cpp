@@ -26,11 +26,12 @@ Result<HeadSide> side_of(const Model& model, const StepTable& table, const Learn
 using Compare = std::function<std::vector<double>(std::span<const double> weight, const at::Tensor& d_hidden_RH,
                                                   const at::Tensor& d_weight_VH)>;
 
-// Adds the gradient of the sum of coefficient * w_t * value_t. The values [R] of all targets are returned.
+// Adds the gradient of the sum of coefficient * w_t * value_t, with the given w. The values [R] of all targets are
+// returned.
 std::vector<double> add_term(double coefficient, const Model& policy, const UpdateSlice& slice,
-                             const PackedForward& forward, const Compare& compare, VocabularyTerms& out) {
+                             std::span<const float> weights, const PackedForward& forward, const Compare& compare,
+                             VocabularyTerms& out) {
   const auto mask = slice.mask();
-  const auto weights = slice.table.get<column::Weight>();
   std::vector<double> weight(slice.num_tokens());
   for (size_t t = 0; t < weight.size(); ++t)
     weight[t] = mask[t] != 0 ? coefficient * static_cast<double>(weights[t]) : 0.0;
@@ -54,14 +55,14 @@ Result<> add_full_kl(const ActorObjective& objective, const Model& policy, const
                  "use an estimator"};
   const HeadSide reference = TRY(side_of(*options.reference, slice.table, options));
   const HeadSide own{forward.hidden_RH, policy.head()};
+  const std::span<const float> weights = slice.kl_weights();
   const std::vector<double> kl = add_term(
-      share * objective.kl_loss_coef(), policy, slice, forward,
+      share * objective.kl_loss_coef(), policy, slice, weights, forward,
       [&](std::span<const double> weight, const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH) {
         return head_full_kl(own, reference, options.temperature, weight, d_hidden_RH, d_weight_VH, options.head);
       },
       out);
   const auto mask = slice.mask();
-  const auto weights = slice.table.get<column::Weight>();
   for (size_t t = 0; t < kl.size(); ++t) {
     if (mask[t] == 0) continue;
     out.sums.kl += kl[t];
@@ -76,15 +77,15 @@ Result<> add_teacher(const Model& policy, const UpdateSlice& slice, const Packed
   const TeacherLoss& loss = options.teacher_loss;
   const HeadSide teacher = TRY(side_of(*loss.teacher, slice.table, options));
   const HeadSide own{forward.hidden_RH, policy.head()};
+  const auto weights = slice.table.get<column::Weight>();
   const std::vector<double> values = add_term(
-      share * loss.coef, policy, slice, forward,
+      share * loss.coef, policy, slice, weights, forward,
       [&](std::span<const double> weight, const at::Tensor& d_hidden_RH, const at::Tensor& d_weight_VH) {
         return head_divergence(own, teacher, loss.beta, options.temperature, weight, d_hidden_RH, d_weight_VH,
                                options.head);
       },
       out);
   const auto mask = slice.mask();
-  const auto weights = slice.table.get<column::Weight>();
   double sum = 0, aggregated = 0, num_tokens = 0;
   for (size_t t = 0; t < values.size(); ++t) {
     if (mask[t] == 0) continue;

@@ -9,6 +9,7 @@
 #include "foundation/base/secrets.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
+#include "foundation/formats/json_number.h"
 
 namespace mortise {
 namespace {
@@ -68,8 +69,7 @@ std::optional<Json> converted(const ParamInfo& param, const Json& value) {
         return Json(value == "inf" ? HUGE_VAL : -HUGE_VAL);  // JSON has no such number
       return std::nullopt;
     case ParamType::kI64:
-      if (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX) return std::nullopt;
-      if (value.is_number_integer()) return Json(value.get<int64_t>());
+      if (is_i64(value)) return Json(value.get<int64_t>());
       return std::nullopt;
     case ParamType::kBool:
       return value.is_boolean() ? std::optional<Json>(value) : std::nullopt;

@@ -16,6 +16,7 @@
 
 #include "foundation/base/env.h"
 #include "foundation/base/limits.h"
+#include "foundation/base/open_files.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/sha256.h"
 #include "plugin/pack/audit.h"
@@ -124,7 +125,7 @@ Result<> PackFile::seal() {
                               format_bytes(size_)),
                   "raise the limit (ulimit -f, or the worker's) above the size of the pack");
   const int copy = executable_memory(std::filesystem::path(path_).filename().string().substr(0, 200));
-  if (copy < 0) return cannot(std::string("memfd_create: ") + std::strerror(errno), kSealNext);
+  if (copy < 0) return cannot(std::string("memfd_create: ") + std::strerror(errno), resource_advice(errno, kSealNext));
   constexpr int kAllSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;
   const bool written = write_all(copy, bytes());
   if (!written || !seal_memory(copy, kAllSeals)) {

@@ -71,6 +71,8 @@ class Channel {
   // connection; closed() tells which.
   Result<std::optional<Frame>> receive(int timeout_ms);
   [[nodiscard]] bool closed() const { return closed_; }
+  // Bytes of a frame that has not come whole; 0: none has begun.
+  [[nodiscard]] size_t num_pending() const { return buffer_.size() - consumed_; }
   [[nodiscard]] int fd() const { return socket_.get(); }
   [[nodiscard]] bool valid() const { return socket_.valid(); }
   Fd take_socket() { return std::move(socket_); }

@@ -127,6 +127,7 @@ std::deque<EpisodePool::Call> EpisodePool::next_calls(Lane& lane) {
 Result<> EpisodePool::give(Lane& lane) {
   lane.in_work = next_calls(lane);
   lane.since_ns = system_.monotonic_ns();
+  lane.num_pending = 0;
   Result<> sent;
   if (std::holds_alternative<EpisodeStart>(lane.in_work.front())) {
     ResetMessage message{timeout_ms_, {}};
@@ -185,6 +186,7 @@ void EpisodePool::take_answer(Lane& lane, const Frame& frame, const Sink& sink) 
   const int64_t asked = episode_of(lane.in_work.front());
   lane.in_work.pop_front();
   lane.since_ns = system_.monotonic_ns();
+  lane.num_pending = 0;
   EpisodeAnswer answer;
   if (!decode(frame.body, answer).ok() || answer.episode != asked) {
     fail(lane, asked, "its worker sent a message that cannot be read", sink);
@@ -223,6 +225,12 @@ Result<> EpisodePool::enforce_deadlines(const Sink& sink) {
   for (Lane& lane : lanes_) {
     if (lane.slot == nullptr || lane.in_work.empty()) continue;
     if (now < lane.since_ns + (timeout_ms_ + kLateMs) * kMsInNs) continue;
+    // The end of a long answer waits in the worker while the trainer does something else, and now comes.
+    const size_t before = std::exchange(lane.num_pending, lane.slot->channel.num_pending());
+    if (lane.num_pending > before) {
+      lane.since_ns = now - timeout_ms_ * kMsInNs;
+      continue;
+    }
     supervisor_->end(*lane.slot);
     TRY(end_lane(lane,
                  fmt::format("it took longer than rollout.multi_turn.timeout = {}; its worker was ended",

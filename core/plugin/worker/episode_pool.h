@@ -41,6 +41,7 @@ class EpisodePool : public EpisodeRunner {
     std::deque<Call> in_work;  // that the worker has, in order
     std::set<int64_t> open;    // its episodes
     int64_t since_ns = 0;      // when the worker began with the first of in_work
+    size_t num_pending = 0;    // bytes of an answer that had come when the time limit was last looked at
     int64_t step = 0;          // step of the last call, for messages
   };
 

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include "foundation/base/text.h"
+#include "foundation/formats/json_number.h"
 
 namespace mortise {
 namespace {
@@ -78,8 +79,7 @@ Result<std::vector<int64_t>> read_token_ids(const Json& list, std::string_view f
   if (!list.is_array()) return bad_field(field, "must be a list of token ids");
   out.reserve(list.size());
   for (const Json& id : list) {
-    const bool fits = id.is_number_integer() && (!id.is_number_unsigned() || id.get<uint64_t>() <= INT64_MAX);
-    if (!fits) return bad_field(field, "must be a list of token ids");
+    if (!is_i64(id)) return bad_field(field, "must be a list of token ids");
     out.push_back(id.get<int64_t>());
   }
   return out;

@@ -16,8 +16,12 @@ Error uneven(const std::string& what) {
 
 void save_update(StateWriter& writer, const std::string& key, const UpdateReport& report) {
   const auto& [sums, grad_norm, lr, skipped, metrics] = report;
-  const auto& [loss, pg_loss, kl_loss, kl, entropy, entropy_loss, num_tokens] = sums;
-  const std::vector<double> numbers{loss, pg_loss, kl_loss, kl, entropy, entropy_loss, grad_norm, lr};
+  const auto& [loss, pg_loss, kl_loss, kl, entropy, entropy_loss, num_tokens, bonus_entropy, num_bonus_tokens] = sums;
+  const std::vector<double> numbers{loss,          pg_loss,
+                                    kl_loss,       kl,
+                                    entropy,       entropy_loss,
+                                    grad_norm,     lr,
+                                    bonus_entropy, static_cast<double>(num_bonus_tokens)};
   writer.put_vector(key + ".sums", numbers);
   writer.put_int(key + ".num_tokens", num_tokens);
   writer.put_bool(key + ".skipped", skipped);
@@ -26,10 +30,14 @@ void save_update(StateWriter& writer, const std::string& key, const UpdateReport
 
 Result<UpdateReport> load_update(StateReader& reader, const std::string& key) {
   const auto numbers = TRY(reader.get_vector<double>(key + ".sums"));
-  if (numbers.size() != 8) return uneven("sums of " + key);
+  const bool is_older = numbers.size() == 8;  // from before the bonus had sums
+  if (!is_older && numbers.size() != 10) return uneven("sums of " + key);
   UpdateReport report;
-  report.sums = {numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5], 0};
-  report.sums.num_tokens = TRY(reader.get_int(key + ".num_tokens"));
+  ObjectiveSums& sums = report.sums;
+  sums = {numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5], 0};
+  sums.num_tokens = TRY(reader.get_int(key + ".num_tokens"));
+  if (!is_older) sums.bonus_entropy = numbers[8];
+  if (!is_older) sums.num_bonus_tokens = static_cast<int64_t>(numbers[9]);
   report.grad_norm = numbers[6];
   report.lr = numbers[7];
   report.skipped = TRY(reader.get_bool(key + ".skipped"));

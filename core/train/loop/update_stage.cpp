@@ -47,8 +47,8 @@ Result<UpdateReport> update_once(LearnerParts& learning, const StepTable& table,
   UpdateReport done = TRY(learning.learner->update(table, rows, place));
   if (entropy.is_adaptive() && place.open_step != nullptr) report_step(*place.open_step, done);
   if (entropy.is_adaptive()) done.metrics.add("actor/entropy_coeff", learning.objective->entropy_coeff());
-  if (done.sums.num_tokens > 0 && !done.skipped)
-    entropy.update(done.sums.entropy / static_cast<double>(done.sums.num_tokens));
+  if (done.sums.num_bonus_tokens > 0 && !done.skipped)
+    entropy.update(done.sums.bonus_entropy / static_cast<double>(done.sums.num_bonus_tokens));
   if (entropy.is_on()) {  // by TRL's names: also of an update that applied none
     done.metrics.add_mean("policy_loss", done.sums.pg_loss, 1.0);
     done.metrics.add("entropy_coef", entropy.coeff());

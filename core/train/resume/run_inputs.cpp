@@ -19,6 +19,7 @@
 #include "train/loop/critic.h"
 #include "train/loop/parts.h"
 #include "train/run/plugin_files.h"
+#include "train/run/reference.h"
 
 namespace mortise {
 
@@ -96,17 +97,25 @@ void add_device(const ComputeDevice& device, RunInputs& inputs) {
   inputs.add("device", "model.device: where the models learn and sample, now " + kind, kind);
 }
 
-Result<> add_models(const PolicyParts& policy, const Critic* critic, RunInputs& inputs) {
+Result<> add_reference(const RunConfig& config, const PolicyParts& policy, RunInputs& inputs) {
+  if (!policy.reference || (policy.model->trains_lora() && !config.ref.path)) return {};
+  const std::string key(reference_key(config));
+  if (!policy.reference_state) {
+    inputs.add("reference", key + ": the weights of the reference", TRY(digest_of_model(*policy.reference)));
+  } else {  // whose weights the checkpoint holds
+    inputs.add("reference_config", key + ": config.json of the reference",
+               sha256_hex(policy.reference->config().config_text));
+  }
+  return {};
+}
+
+Result<> add_models(const RunConfig& config, const PolicyParts& policy, const Critic* critic, RunInputs& inputs) {
   if (policy.model->trains_lora()) {
     const Model base = policy.model->base_view(Model::BaseUse::kNumbers);
     inputs.add("base", "model.path: the model under the adapter",
                sha256_hex(TRY(digest_of_model(base, shards_of(*policy.model))) + base.config().generation_config_text));
-  } else if (policy.reference && !policy.reference_state) {
-    inputs.add("reference", "model.path: the weights of the reference", TRY(digest_of_model(*policy.reference)));
-  } else if (policy.reference) {  // whose weights the checkpoint holds
-    inputs.add("reference_config", "model.path: config.json of the reference",
-               sha256_hex(policy.reference->config().config_text));
   }
+  TRY(add_reference(config, policy, inputs));
   if (policy.teacher)
     inputs.add("teacher", "teacher.path: the teacher's weights", TRY(digest_of_model(*policy.teacher)));
   if (critic == nullptr) return {};
@@ -238,7 +247,7 @@ Result<RunInputs> make_inputs(const RunSettings& run, const PluginRegistry& regi
   RunInputs inputs;
   const bool samples = run.kind == RunKind::kTrain;  // a warm start makes no plugin but its rewards
   add_device(run.device, inputs);
-  TRY(add_models(policy, critic, inputs));
+  TRY(add_models(run.config, policy, critic, inputs));
   TRY(add_model_files(run, policy, critic != nullptr, inputs));
   if (samples) add_columns(data, inputs);
   for (const PluginFile& file : plugin_files(registry, run.config)) {

@@ -24,7 +24,7 @@ std::string offloaded_by(const std::string& key, Offloading now) {
 
 // What stays from the first step to the last.
 Parts held_parts(const MemoryEstimate& memory, const RunConfig& config) {
-  const bool moves_reference = !config.model.trains_adapter() || config.ref.sync_steps.has_value();
+  const bool moves_reference = !config.model.trains_adapter() || config.ref.has_own_weights();
   return {{"weights", memory.weights, ""},
           {"optimizer", memory.moments, offloaded_by("actor.optim.offload", config.actor.optim.offload)},
           {"reference", memory.reference, moves_reference ? offloaded_by("ref.offload", config.ref.offload) : ""},

@@ -260,8 +260,8 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   bytes.moments = trained.moments;
   const bool has_reference = config.actor.use_kl_loss || config.algorithm.use_kl_in_reward;
   const double frozen = weight_bytes(model, dtype, WeightCopies::kNoMasters);
-  // With an adapter it is a view of the base, unless it is refreshed. Only its rounded matrices are its own.
-  if (has_reference && (!lora || config.ref.sync_steps))
+  // With an adapter it is a view of the base, unless it is refreshed or another model. Only its rounded matrices are its own.
+  if (has_reference && (!lora || config.ref.has_own_weights()))
     bytes.reference = config.ref.sync_steps ? weight_bytes(model, dtype, WeightCopies::kMasters) : frozen;
   else if (has_reference)
     bytes.reference = weight_bytes(model, dtype, WeightCopies::kMasters) - parameters * element;
@@ -396,7 +396,7 @@ void offload_memory(const ModelConfig& model, const TrainedSize& trained, const 
     memory.stepped += move_stepped(masters, masters / layers, memory.weights, memory);
   }
   memory.stepped = std::max(memory.stepped, of_critic);  // one steps after the other
-  if (config.ref.offload == Offloading::kFile && (!has_lora || config.ref.sync_steps)) {
+  if (config.ref.offload == Offloading::kFile && (!has_lora || config.ref.has_own_weights())) {
     const double embedding = static_cast<double>(own.vocab_size * own.hidden_size * num_bytes(dtype)) / num_owners;
     move_to_files(memory.reference, std::max(embedding, memory.reference / layers), memory.reference, memory);
   }

@@ -3,12 +3,14 @@
 
 #include <fmt/core.h>
 
+#include "foundation/base/at_place.h"
 #include "foundation/base/choice.h"
 #include "foundation/base/log.h"
 #include "foundation/base/text.h"
 #include "train/loop/reference_refresh.h"
 #include "train/run/admission.h"
 #include "train/run/offloading.h"
+#include "train/run/reference.h"
 #include "train/run/router_rules.h"
 #include "train/run/run_device.h"
 #include "train/run/run_options.h"
@@ -71,7 +73,7 @@ Result<Model> open_policy(const RunSettings& run, const std::optional<Path>& wei
 Result<> load_reference(const RunSettings& run, bool has_moved, PolicyParts& parts) {
   const Model& policy = *parts.model;
   const WeightShards* const shards = shards_of(policy);
-  if (policy.trains_lora()) {
+  if (policy.trains_lora() && !run.config.ref.path) {
     parts.reference = policy.base_view();
     if (!run.config.ref.sync_steps) {
       if (shards != nullptr) shards->spread_base(*parts.reference);
@@ -82,9 +84,11 @@ Result<> load_reference(const RunSettings& run, bool has_moved, PolicyParts& par
     if (policy.model_part() != nullptr) policy.model_part()->base()->forget_rounded();  // those of the copy are read
     return offload_reference(run.env, run.loaded, *parts.reference);
   }
+  TRY(check_reference(run.env, run.loaded, policy.config()));
   std::optional<Model> initial;
-  if (has_moved) {
-    initial = TRY(open_model(run, run.config.model.path));
+  if (has_moved || run.config.ref.path) {
+    initial = TRY(at_place(run.config.ref.path ? run.loaded.where("ref.path") : "",
+                           open_model(run, reference_folder(run.config))));
     TRY(initial->move_to(run.device));
     TRY(share_weights(run, *initial));
   }

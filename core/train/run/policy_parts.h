@@ -16,8 +16,8 @@ namespace mortise {
 Result<> load_model(const RunSettings& run, const std::optional<Path>& weights_from, PolicyParts& policy,
                     StatefulRegistry& stateful);
 
-// The initial policy; for an adapter's run the base without it, which a refresh changes in a copy. `has_moved`: the
-// current model is not the initial one. Its weights are spread over ranks if the policy's are.
+// The model of ref.path, or the initial policy; for an adapter's run the base without it, which a refresh changes in a
+// copy. `has_moved`: the current model is not the initial one. Its weights are spread over ranks if the policy's are.
 Result<> load_reference(const RunSettings& run, bool has_moved, PolicyParts& parts);
 
 // What samples while the policy learns: a whole copy of its weights, which is not stepped. Ranks that share the weights

@@ -128,7 +128,7 @@ double split_weight_bytes(const UnitBytes& units, const TrainedSize& trained, co
 double walks_after_forward(const RunConfig& config) {
   const bool is_gathered = config.actor.tensor_model_parallel_size > 1 && config.model.trains_adapter();
   double walks = config.rollout.filtered_log_probs && !is_gathered ? 2.0 : 1.0;
-  const bool has_pair = !config.model.trains_adapter() || config.ref.sync_steps;
+  const bool has_pair = !config.model.trains_adapter() || config.ref.has_own_weights();
   if (has_full_kl(config))
     walks += has_pair ? 3.0 : 1.0;  // two walks, less one that the reference's forward pass counts
   if (!has_teacher_loss(config)) return walks;

@@ -91,7 +91,7 @@ UnitBytes units_of_part(UnitBytes units, double layers, double ends) {
 double end_bytes(const UnitBytes& units, bool is_trained, const RunConfig& config) {
   const double window = units.window.bytes;
   if (window == 0) return units.largest_end;
-  const bool has_pair = has_full_kl(config) && (is_trained || config.ref.sync_steps);
+  const bool has_pair = has_full_kl(config) && (is_trained || config.ref.has_own_weights());
   const double rows = has_pair ? 2.0 * window : window;
   if (!is_trained || config.trainer.deterministic) return rows;
   return rows + window + std::min(window, static_cast<double>(Shards::kRoundBytes));
@@ -161,7 +161,7 @@ void share_weights(const UnitBytes& units, const TrainedSize& trained, const Uni
   memory.whole = read - unread + merged + (has_lora && whole_parts > 0 ? memory.whole : whole_parts);
   memory.weights = own / num_owners + units.whole + adapter;
   memory.gathered = gathered_bytes(units, trained, std::max(0.0, merged - copies), config, has_lora);
-  const bool is_view = has_lora && !config.ref.sync_steps;
+  const bool is_view = has_lora && !config.ref.has_own_weights();
   // What an adapter trains as a whole in its place is not read of the base. It stays, unless the reference reads it.
   const bool has_view = is_view && (config.actor.use_kl_loss || config.algorithm.use_kl_in_reward);
   if (!has_view) memory.weights += unread;
@@ -215,12 +215,13 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
   const auto element = static_cast<double>(num_bytes(dtype));
   const bool has_masters = config.actor.optim.master_weights || config.model.trains_adapter();
   const double own_element = element_of_layers(dtype, has_masters ? WeightCopies::kMasters : WeightCopies::kNoMasters);
+  const WeightCopies copies = config.ref.sync_steps ? WeightCopies::kMasters : WeightCopies::kNoMasters;
   // Ranks that sample together do so with their parts, if the groups are the same.
   const bool samples_whole = config.rollout.tensor_model_parallel_size != num_ranks;
   if (config.model.trains_adapter()) {  // the matrices that it changes are there merged, too, and all of them rounded
     const double merged =
         std::max(0.0, memory.weights - (static_cast<double>(model.num_parameters()) + trained.numbers) * element);
-    const bool has_copy = config.ref.sync_steps.has_value();  // else the reference is rounded matrices of the base
+    const bool has_copy = config.ref.has_own_weights();  // else the reference is rounded matrices of the base
     const double rounded = has_copy ? 0.0 : memory.reference;
     memory.whole = (keeps_ends ? 0.0 : units.ends) + (samples_whole ? units.layers + merged + rounded : 0.0);
     if (config.trainer.save_merged_lora)
@@ -229,7 +230,7 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
     memory.weights -= others.all() * element + merged * (1.0 - 1.0 / static_cast<double>(num_ranks));
     memory.weights += trained.of_layers * element;  // whole next to their parts
     if (has_copy && memory.reference > 0)
-      memory.reference -= others.layers * own_element + others.ends * element;
+      memory.reference -= others.layers * element_of_layers(dtype, copies) + others.ends * element;
     else
       memory.reference /= static_cast<double>(num_ranks);
     return;
@@ -247,7 +248,6 @@ void share_layers(const ModelConfig& model, const UnitBytes& units, const Traine
     memory.moments = std::max(memory.moments, trained.largest_moments);  // that of a whole parameter is on one rank
     memory.stepped = 4.0 * trained.largest_numbers * element;            // weights, gradient, and as much between them
   }
-  const WeightCopies copies = config.ref.sync_steps ? WeightCopies::kMasters : WeightCopies::kNoMasters;
   if (memory.reference > 0)
     memory.reference -= others.layers * element_of_layers(dtype, copies) + others.ends * element;
   memory.whole += memory.gradients;  // the last update keeps their memory

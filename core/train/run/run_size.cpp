@@ -6,6 +6,7 @@
 #include "train/loop/critic.h"
 #include "train/run/plugin_files.h"
 #include "train/run/policy_folder.h"
+#include "train/run/reference.h"
 #include "train/run/reuse_rules.h"
 #include "train/run/run_device.h"
 #include "train/run/run_options.h"
@@ -172,6 +173,8 @@ Result<RunSize> begin_run_size(Env& env, const LoadedConfig& loaded, RunKind kin
   out.kind = kind;
   out.config = counted_config(loaded.config, kind);
   out.model = TRY(read_model_folder_config(env, out.config.model.path));
+  const bool has_reference = loaded.config.actor.use_kl_loss || loaded.config.algorithm.use_kl_in_reward;
+  if (kind == RunKind::kTrain && has_reference) TRY(check_reference(env, loaded, out.model));
   out.lora = TRY(estimate_lora(env, out.model, loaded));
   return out;
 }

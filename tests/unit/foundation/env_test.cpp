@@ -149,6 +149,20 @@ TEST(WriteFileAtomic, WhatIsNoFileIsWrittenDirectly) {
   EXPECT_TRUE(std::filesystem::is_symlink(dir / "link"));
 }
 
+TEST(WriteFileAtomic, ALinkToNothingStaysALink) {
+  const test::TempDir dir;
+  dir.write("folder/f", "");
+  ASSERT_EQ(::symlink("folder/new", (dir / "second").c_str()), 0);
+  ASSERT_EQ(::symlink("second", (dir / "first").c_str()), 0);
+  ASSERT_OK(write_file_atomic(default_env(), dir / "first", "text"));
+  EXPECT_EQ(dir.read("folder/new"), "text");
+  EXPECT_TRUE(std::filesystem::is_symlink(dir / "first"));
+  EXPECT_TRUE(std::filesystem::is_symlink(dir / "second"));
+  ASSERT_EQ(::symlink("loop", (dir / "loop").c_str()), 0);
+  EXPECT_THAT(error_of(write_file_atomic(default_env(), dir / "loop", "text")),
+              HasSubstr("the link leads back to itself"));
+}
+
 TEST(WriteFileAtomic, AFailureLeavesNothingBehind) {
   const test::TempDir dir;
   test::FaultEnv env(default_env());

@@ -34,6 +34,26 @@ TEST(ImportSwift, DefaultsAreSwifts) {
   EXPECT_EQ(config.data.train_batch_size, 1);
 }
 
+TEST(ImportSwift, AReferenceOfItsOwn) {
+  const std::string model = std::string(kBatch) + "--model /models/rl ";
+  EXPECT_EQ(swift(model + "--ref_model /models/sft").ref.path, "/models/sft");
+  EXPECT_EQ(swift(model + "--ref_model /models/rl").ref.path, std::nullopt);
+  EXPECT_EQ(swift(model + "--ref_model /models/sft --beta 0").ref.path, std::nullopt) << "there is no reference";
+  EXPECT_EQ(swift(model + "--ref_adapters /adapters/sft").ref.path, "/adapters/sft");
+  EXPECT_THAT(swift_error(model + "--ref_adapters a b"), HasSubstr("ref_adapters with several adapters"));
+  EXPECT_THAT(swift_error(model + "--ref_adapters a --ref_model b"), HasSubstr("ref_adapters with several adapters"));
+}
+
+TEST(ImportSwift, LoraPlusIsAGroup) {
+  for (const std::string optimizer : {"", "--optimizer lorap "}) {
+    const RunConfig config =
+        imported("swift", "--tuner_type lora --lorap_lr_ratio 16 " + optimizer + std::string(kBatch), "run.sh");
+    EXPECT_EQ(config.actor.optim.groups["lora_plus"]["lr_scale"], 16.0);
+    EXPECT_EQ(choice_name(config.actor.optim.optimizer), "adamw");
+  }
+  EXPECT_TRUE(swift(std::string(kBatch) + "--lorap_lr_ratio 16").actor.optim.groups.empty()) << "all weights";
+}
+
 TEST(ImportSwift, ATeacherAddsItsLogRatioToTheAdvantages) {
   const RunConfig taught = swift(std::string(kBatch) + "--teacher_model /models/teacher");
   EXPECT_EQ(taught.teacher.path, "/models/teacher");
@@ -163,7 +183,7 @@ TEST(ImportSwift, LossesLevelsAndEstimators) {
 
   // What ms-swift's real does not see, or sees in another way.
   const std::string real = std::string(kBatch) + "--loss_type real ";
-  EXPECT_THAT(swift_error(real), HasSubstr("set beta to 0"));
+  EXPECT_EQ(choice_name(swift(real).actor.kl_agg_mode), "token-mean") << "its KL is a mean over tokens";
   for (const std::string name : {"top_entropy_quantile 0.2", "rollout_importance_sampling_mode token_mask",
                                  "off_policy_sequence_mask_delta 0.1"}) {
     const std::string flag = name.substr(0, name.find(' '));

@@ -62,6 +62,14 @@ TEST(ImportTrl, ServersBecomeTheBackendAndItsCorrection) {
   EXPECT_EQ(correction("vllm_importance_sampling_mode: token_truncate\nvllm_importance_sampling_clip_min: 0.5")
                 .rollout_is_threshold,
             "0.5_3");
+  EXPECT_EQ(correction("vllm_importance_sampling_clip_max: null\nvllm_importance_sampling_clip_min: 0.5")
+                .rollout_is_threshold,
+            "0.5_1e300");
+  EXPECT_EQ(correction("vllm_importance_sampling_clip_max: null").rollout_is_threshold, "1e300") << "nothing is masked";
+  EXPECT_THAT(import_error("trl",
+                           "use_vllm: true\nvllm_mode: server\nvllm_importance_sampling_mode: token_truncate\n"
+                           "vllm_importance_sampling_clip_max: null"),
+              HasSubstr("token_truncate needs one of clip_min and clip_max"));
   EXPECT_FALSE(correction("vllm_importance_sampling_correction: false").rollout_is);
   EXPECT_THAT(import_error("trl", "use_vllm: true\nvllm_mode: server\nvllm_importance_sampling_mode: row"),
               HasSubstr("token_truncate, token_mask"));
@@ -282,12 +290,11 @@ TEST(ImportTrl, TheStockAdapter) {
 
 TEST(ImportTrl, EntropyIsAMeanOverTokens) {
   EXPECT_EQ(trl("entropy_coef: 0.01").actor.entropy_coeff, 0.01);
-  EXPECT_THAT(import_error("trl", "entropy_coef: 0.01\nloss_type: grpo"),
-              HasSubstr("entropy_coef with loss_type 'grpo'"));
-  for (const char* bonus : {"entropy_coef: 0.01\n", "use_adaptive_entropy: true\n"}) {
-    EXPECT_THAT(import_error("trl", bonus + std::string("top_entropy_quantile: 0.2")),
-                HasSubstr("entropy_coef with top_entropy_quantile below 1"))
-        << "TRL divides by the mask's tokens";
+  EXPECT_TRUE(trl("entropy_coef: 0.01").actor.entropy_agg_mode.is_auto()) << "as dapo itself";
+  EXPECT_TRUE(trl("loss_type: grpo").actor.entropy_agg_mode.is_auto()) << "there is no bonus";
+  for (const std::string bonus : {"entropy_coef: 0.01\n", "use_adaptive_entropy: true\n"}) {
+    for (const char* other : {"loss_type: grpo", "loss_type: dr_grpo", "top_entropy_quantile: 0.2"})
+      EXPECT_EQ(choice_name(trl(bonus + other).actor.entropy_agg_mode), "token-mean") << bonus << other;
   }
 }
 

@@ -425,25 +425,33 @@ TEST(ImportVerl, KlInLossAndReward) {
               HasSubstr("'full' is not supported"));
 }
 
+TEST(ImportVerl, AReferenceOfItsOwn) {
+  const std::string path = "+actor_rollout_ref.ref.model.path=/models/sft ";
+  EXPECT_EQ(verl(grpo(path + "actor_rollout_ref.actor.use_kl_loss=True")).ref.path, "/models/sft");
+  EXPECT_EQ(verl(grpo(path)).ref.path, std::nullopt) << "there is no KL";
+  EXPECT_EQ(verl(grpo(path + "actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.model.lora_rank=8")).ref.path,
+            std::nullopt)
+      << "verl takes the policy without its adapter";
+}
+
 // verl forces the aggregation of these losses only. Its KL and entropy terms keep loss_agg_mode.
-TEST(ImportVerl, TermsOfAnotherAggregationThanTheLossAreRefused) {
+TEST(ImportVerl, TermsKeepTheirAggregationIfTheLossIgnoresIt) {
   const std::string actor = "actor_rollout_ref.actor.";
+  const std::string both = " " + actor + "use_kl_loss=True " + actor + "entropy_coeff=0.01 ";
   for (const std::string loss : {"sapo", "geo_mean"}) {
-    const std::string mode = actor + "policy_loss.loss_mode=" + loss + " ";
-    for (const std::string term : {"use_kl_loss=True", "entropy_coeff=0.01"}) {
-      EXPECT_THAT(verl_error(grpo(mode + actor + term)),
-                  HasSubstr("with loss_mode " + loss + " and loss_agg_mode token-mean is not supported"));
-      EXPECT_EQ(
-          choice_name(
-              verl(grpo(mode + actor + term + " " + actor + "loss_agg_mode=seq-mean-token-mean")).actor.loss_agg_mode),
-          "seq-mean-token-mean");
-    }
-    EXPECT_EQ(
-        choice_name(verl(grpo(mode + actor + "use_kl_loss=True " + actor + "kl_loss_coef=0")).actor.loss_agg_mode),
-        "seq-mean-token-mean")
-        << "the KL is measured only";
+    const std::string mode = actor + "policy_loss.loss_mode=" + loss + both;
+    RunConfig config = verl(grpo(mode));
+    EXPECT_EQ(choice_name(config.actor.loss_agg_mode), "seq-mean-token-mean");
+    EXPECT_EQ(choice_name(config.actor.kl_agg_mode), "token-mean");
+    EXPECT_EQ(choice_name(config.actor.entropy_agg_mode), "token-mean");
+    config = verl(grpo(mode + actor + "loss_agg_mode=seq-mean-token-mean"));
+    EXPECT_TRUE(config.actor.kl_agg_mode.is_auto());
+    config = verl(grpo(mode + actor + "loss_agg_mode=seq-mean-token-sum-norm " + actor + "loss_scale_factor=512"));
+    EXPECT_EQ(choice_name(config.actor.kl_agg_mode), "seq-mean-token-sum-norm");
+    EXPECT_EQ(config.actor.loss_scale_factor, 512.0) << "which the terms divide by";
+    EXPECT_TRUE(verl(grpo(actor + "policy_loss.loss_mode=" + loss)).actor.entropy_agg_mode.is_auto());
   }
-  EXPECT_TRUE(verl(grpo(actor + "use_kl_loss=True")).actor.use_kl_loss) << "vanilla reads loss_agg_mode";
+  EXPECT_TRUE(verl(grpo(both)).actor.kl_agg_mode.is_auto()) << "vanilla reads loss_agg_mode";
 }
 
 TEST(ImportVerl, EstimatorsBatchesAndSchedule) {

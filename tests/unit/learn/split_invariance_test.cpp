@@ -367,6 +367,34 @@ TEST(SplitInvariance, EveryLossAndAggregationForEverySplit) {
   expect_page_shows(table);
 }
 
+// The KL and the entropy with aggregations of their own: token-mean is the mean that the sums give, also of the masked
+// tokens.
+TEST(SplitInvariance, TermsWithTheirOwnAggregation) {
+  const std::vector<std::string> terms = {"actor.loss_agg_mode=seq-mean-token-sum-norm",
+                                          "actor.use_kl_loss=true",
+                                          "actor.kl_loss_coef=0.3",
+                                          "actor.kl_agg_mode=token-mean",
+                                          "actor.entropy_coeff=0.05",
+                                          "actor.entropy_agg_mode=token-mean"};
+  for (const std::string dtype : {"float32", "float64"}) {
+    Bench bench(dtype);
+    for (const char* other :
+         {"actor.kl_loss_type=low_var_kl", "actor.kl_loss_type=full", "actor.top_entropy_quantile=0.4"}) {
+      SCOPED_TRACE(dtype + " " + other);
+      LossCase loss{other, terms};
+      loss.overrides.emplace_back(other);
+      TestObjective run(loss.overrides);
+      worst_of_splits(bench, run.objective, loss, 0);
+      UpdateReport report;
+      bench.gradients(run.objective, loss, kWhole, report);
+      const ObjectiveSums& sums = report.sums;
+      EXPECT_NEAR(sums.kl_loss, sums.kl / static_cast<double>(sums.num_tokens), 1e-6);
+      EXPECT_NEAR(sums.entropy_loss, sums.bonus_entropy / static_cast<double>(sums.num_bonus_tokens), 1e-6);
+      EXPECT_NEAR(sums.loss, sums.pg_loss + 0.3 * sums.kl_loss - 0.05 * sums.entropy_loss, 1e-6);
+    }
+  }
+}
+
 // Supervised updates: the mean over the tokens of the update, for any split into passes.
 TEST(SplitInvariance, AWarmStartForEverySplit) {
   for (const std::string dtype : {"float32", "float64"}) {

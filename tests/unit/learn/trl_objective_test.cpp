@@ -94,7 +94,10 @@ void expect_trl_numbers(const TrlCase& c) {
                            entropy = c.floats("in.entropy"), is_weights = c.floats("in.rollout_is_weights");
   const UpdateCounts counts = count_update(c.offsets, c.mask, c.ids);
   std::vector<float> weight(log_prob.size()), grad(log_prob.size()), grad_entropy(entropy.size());
+  std::vector<float> entropy_weight(entropy.size());
   ASSERT_TRUE(token_weights(run.objective.aggregation(), counts, c.offsets, c.mask, c.ids, weight).ok());
+  if (const auto& own = run.objective.entropy_aggregation(); own && !entropy.empty())
+    ASSERT_TRUE(token_weights(*own, counts, c.offsets, c.mask, c.ids, entropy_weight).ok());
   StepView in;
   in.layout = {c.offsets, c.ids, c.ids};
   in.set<column::LogProb>(log_prob);

@@ -48,7 +48,7 @@ StepWork some_work() {
   work.table.put<column::Advantages>({1, -1, 0.5F});
   for (const double scale : {1.0, 3.0}) {
     UpdateReport& report = work.updates.emplace_back();
-    report.sums = {0.1 * scale, 0.2, 0.3, 0.4, 0.5, 0.6, 11};
+    report.sums = {0.1 * scale, 0.2, 0.3, 0.4, 0.5, 0.6, 11, 0.7, 9};
     report.grad_norm = std::numeric_limits<double>::infinity();
     report.lr = 1e-3 * scale;
     report.skipped = scale > 1.0;
@@ -115,6 +115,8 @@ TEST(StepState, ComesBackWhole) {
   ASSERT_EQ(work.updates.size(), 2U);
   EXPECT_TRUE(work.updates[1].skipped);
   EXPECT_EQ(work.updates[1].sums.num_tokens, 11);
+  EXPECT_EQ(work.updates[1].sums.bonus_entropy, 0.7);
+  EXPECT_EQ(work.updates[1].sums.num_bonus_tokens, 9);
   EXPECT_EQ(work.updates[1].lr, 1e-3 * 3.0);
   EXPECT_EQ(*work.metrics.value("actor/pg_loss"), 0.1 * 3 / 3);
 }

@@ -1,0 +1,21 @@
+// The folder that the reference starts from (ref.path).
+#pragma once
+
+#include "config/load.h"
+#include "foundation/base/env.h"
+#include "model/weights/model_config.h"
+
+namespace mortise {
+
+// An Error if ref.path names a folder whose weights do not have the names and shapes of the policy's. Reads no weights.
+Result<> check_reference(Env& env, const LoadedConfig& loaded, const ModelConfig& policy);
+
+// The folder of the reference, and the key that names it.
+[[nodiscard]] inline const std::string& reference_folder(const RunConfig& config) {
+  return config.ref.path ? *config.ref.path : config.model.path;
+}
+[[nodiscard]] inline std::string_view reference_key(const RunConfig& config) {
+  return config.ref.path ? "ref.path" : "model.path";
+}
+
+}  // namespace mortise
