@@ -35,7 +35,7 @@ namespace mortise::test {
 struct EngineRequest {
   std::vector<std::string> words, variables;  // as main gets them
   std::string conditions;
-  uint64_t ignored = 0;  // signals: bit i is signal i + 1
+  uint64_t ignored = 0;          // signals: bit i is signal i + 1
   std::vector<int> descriptors;  // all that are open; in the other process they get the same numbers
   int folder = -1;               // the working folder
 };
@@ -97,7 +97,8 @@ inline uint64_t ignored_signals() {
 
 inline void ignore_signals(uint64_t ignored) {
   for (int number = 1; number < NSIG; ++number)
-    std::signal(number, (ignored >> (number - 1) & 1) != 0 ? SIG_IGN : SIG_DFL);  // does nothing for SIGKILL and SIGSTOP
+    std::signal(number,
+                (ignored >> (number - 1) & 1) != 0 ? SIG_IGN : SIG_DFL);  // does nothing for SIGKILL and SIGSTOP
 }
 
 inline std::vector<std::string> variables_of_process() {
