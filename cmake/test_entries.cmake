@@ -2,10 +2,10 @@
 # the program's entries: one for all its cases, or one for each suite or case that the program lists. PROGRAM.cases keeps the
 # list until the program changes.
 #
-# tests/seconds.txt says how long entries take alone, some also under AddressSanitizer. Entries that need several processors
-# start first: later these are hardly free at the same time, so such entries would run at the end, each alone. Then the
-# longest start first. In the release build the time limit of those of six seconds and more is ten times that, at least five
-# minutes. All other limits, and those with MORTISE_LONG, are that of ctest's command line.
+# tests/seconds.txt says how long entries take alone, some also under AddressSanitizer. Entries that need several
+# processors start first: later these are hardly free at the same time, so such entries would run at the end, each alone.
+# Then the longest start first. In the release build the time limit of those of six seconds and more is ten times that, at
+# least five minutes. All other limits, and those with MORTISE_LONG, are that of ctest's command line.
 cmake_policy(PUSH)
 cmake_policy(VERSION 3.25)
 

@@ -75,9 +75,9 @@ build_or_note() {
   return 1
 }
 
-# build_ahead PRESET [TARGET...]: starts a build that takes only the time in which the stages before it wait: the kernel gives
-# it a processor that nobody else wants. Such builds run one after the other. finish_build_ahead PRESET waits for one. It says
-# nothing of faults, because build_or_note repeats what failed and counts it.
+# build_ahead PRESET [TARGET...]: starts a build that takes only the time in which the stages before it wait: the kernel
+# gives it a processor that nobody else wants. Such builds run one after the other. finish_build_ahead PRESET waits for
+# one. It says nothing of faults, because build_or_note repeats what failed and counts it.
 declare -A ahead_jobs=()
 last_ahead_job=
 build_ahead() {

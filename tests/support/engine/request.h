@@ -86,8 +86,8 @@ inline std::string conditions_of_process(const std::vector<std::string>& variabl
   return text + score + "\n";
 }
 
-// The signals that this process ignores. A fork takes these over: programs that a script starts in the background ignore
-// SIGINT and SIGQUIT, and the ranks of `mortise launch` do not.
+// The signals that this process ignores. A fork takes these over: programs that a script starts in the background
+// ignore SIGINT and SIGQUIT, and the ranks of `mortise launch` do not.
 inline uint64_t ignored_signals() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
@@ -95,10 +95,11 @@ inline uint64_t ignored_signals() {
   return 0;
 }
 
+// Ignores these and no others. Handlers stay: a library may have installed them while it was loaded.
 inline void ignore_signals(uint64_t ignored) {
+  const uint64_t changed = ignored ^ ignored_signals();
   for (int number = 1; number < NSIG; ++number)
-    std::signal(number,
-                (ignored >> (number - 1) & 1) != 0 ? SIG_IGN : SIG_DFL);  // does nothing for SIGKILL and SIGSTOP
+    if ((changed >> (number - 1) & 1) != 0) std::signal(number, (ignored >> (number - 1) & 1) != 0 ? SIG_IGN : SIG_DFL);
 }
 
 inline std::vector<std::string> variables_of_process() {
