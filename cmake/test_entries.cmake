@@ -2,9 +2,10 @@
 # the program's entries: one for all its cases, or one for each suite or case that the program lists. PROGRAM.cases keeps the
 # list until the program changes.
 #
-# tests/seconds.txt says how long entries take alone, some also under AddressSanitizer. The longest start first. In the release
-# build the time limit of those of six seconds and more is ten times that, at least five minutes. All other limits, and those
-# with MORTISE_LONG, are that of ctest's command line.
+# tests/seconds.txt says how long entries take alone, some also under AddressSanitizer. Entries that need several
+# processors start first: later these are hardly free at the same time, so such entries would run at the end, each alone.
+# Then the longest start first. In the release build the time limit of those of six seconds and more is ten times that, at
+# least five minutes. All other limits, and those with MORTISE_LONG, are that of ctest's command line.
 cmake_policy(PUSH)
 cmake_policy(VERSION 3.25)
 
@@ -46,8 +47,10 @@ function(add_entry name)
   add_test(${name} "${test_program}" ${filter})
   # Two threads: enough for every parallel path, and no test takes a large machine for itself.
   set_tests_properties(${name} PROPERTIES WORKING_DIRECTORY "${test_folder}" ENVIRONMENT "OMP_NUM_THREADS=2")
+  set(first 0)
   if(test_processors)
-    set_tests_properties(${name} PROPERTIES PROCESSORS ${test_processors})
+    set(first 10000)
+    set_tests_properties(${name} PROPERTIES PROCESSORS ${test_processors} COST ${first})
   endif()
   if(test_labels)
     set_tests_properties(${name} PROPERTIES LABELS "${test_labels}")
@@ -62,7 +65,8 @@ function(add_entry name)
       if(limit LESS 300)
         set(limit 300)
       endif()
-      set_tests_properties(${name} PROPERTIES COST ${seconds})
+      math(EXPR cost "${first} + ${seconds}")
+      set_tests_properties(${name} PROPERTIES COST ${cost})
       if(test_slowdown EQUAL 1 AND seconds GREATER 5 AND NOT DEFINED ENV{MORTISE_LONG})
         set_tests_properties(${name} PROPERTIES TIMEOUT ${limit})
       endif()

@@ -75,25 +75,28 @@ build_or_note() {
   return 1
 }
 
-# build_ahead PRESET [TARGET...]: starts a build that takes only the time in which the stages before it wait: the kernel gives
-# it a processor that nobody else wants. finish_build_ahead waits for it. It says nothing of faults, because
-# build_or_note repeats what failed and counts it.
-ahead_job=
+# build_ahead PRESET [TARGET...]: starts a build that takes only the time in which the stages before it wait: the kernel
+# gives it a processor that nobody else wants. Such builds run one after the other. finish_build_ahead PRESET waits for
+# one. It says nothing of faults, because build_or_note repeats what failed and counts it.
+declare -A ahead_jobs=()
+last_ahead_job=
 build_ahead() {
   say "$1: building while others wait"
-  local log
+  local log before=$last_ahead_job
   log=$(log_file "build-$1-ahead")
   (
     chrt --idle --pid 0 "$BASHPID" || renice -n 19 -p "$BASHPID"
+    [[ -z $before ]] || tail --pid="$before" -f /dev/null
     build "$@"
   ) >"$log" 2>&1 </dev/null &
-  ahead_job=$!
+  ahead_jobs[$1]=$! last_ahead_job=$!
 }
 finish_build_ahead() {
-  [[ -n $ahead_job ]] || return 0
-  usual_priority "$ahead_job"
-  wait "$ahead_job" || true
-  ahead_job=
+  local job=${ahead_jobs[$1]:-}
+  [[ -n $job ]] || return 0
+  usual_priority "$job"
+  wait "$job" || true
+  unset "ahead_jobs[$1]"
 }
 usual_priority() {  # PROCESS: for it and those that it started. Only root may do this; others wait a little longer.
   local one
@@ -154,14 +157,13 @@ test_servers() {
 }
 
 test_asan() {
-  finish_build_ahead
+  finish_build_ahead asan
   build_or_note asan || return 0
-  build_ahead tsan thread_tests
   ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 run_tests asan
 }
 
 test_tsan() {
-  finish_build_ahead
+  finish_build_ahead tsan
   build_or_note tsan thread_tests || return 0
   without_randomisation run_tests tsan -L '^threads$'
 }
@@ -218,8 +220,11 @@ test_all() {
   else
     say "nvcc is not here: libmortise_cuda.so is not built; its kernels are tested on the CPU only"
   fi
-  # The release build compiles the tests for asan too, so until it ends only the rest is built.
-  [[ -n $quick ]] || ! configure asan || build_ahead asan {sdk,core,plugins,apps}/all test_packs
+  if [[ -z $quick ]]; then
+    # The release build compiles most tests for asan too, so until it ends only the rest is built.
+    ! configure asan || build_ahead asan {sdk,core,plugins,apps}/all test_packs tests_compiled_here
+    build_ahead tsan thread_tests
+  fi
   test_release
   if [[ -z $quick ]]; then
     test_asan

@@ -86,6 +86,17 @@ TEST_F(SharedEngine, EndsTheProcessThatAskedForItByItsSignal) {
   EXPECT_EQ(process.wait(), -SIGKILL) << text();
 }
 
+TEST_F(SharedEngine, IgnoresTheSignalsThatTheProcessIgnores) {
+  std::string line = "trap '' QUIT USR2; exec";
+  for (const std::string& word : endless_run()) line += " '" + word + "'";
+  Process process({"/bin/sh", "-c", line}, task_.path(), console());
+  ASSERT_NO_FATAL_FAILURE(expect_fork(process));
+  ::kill(engine_, SIGQUIT);
+  ::kill(engine_, SIGUSR2);
+  const size_t num_steps = rows_of(task_.path() / "out/metrics.jsonl").size();
+  EXPECT_TRUE(comes_true([&] { return rows_of(task_.path() / "out/metrics.jsonl").size() > num_steps + 1; })) << text();
+}
+
 TEST_F(SharedEngine, HasTheWordsVariablesFolderAndDescriptors) {
   const Path sub = task_.path() / "sub";
   ASSERT_OK(default_env().create_dirs(sub));

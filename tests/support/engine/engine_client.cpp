@@ -35,6 +35,7 @@ EngineRequest request_of_this_process(char** words) {
   for (; *words != nullptr; ++words) request.words.emplace_back(*words);
   request.variables = variables_of_process();
   request.conditions = conditions_of_process(request.variables);
+  request.ignored = ignored_signals();
   request.descriptors = inherited_descriptors();
   request.folder = ::open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
   return request;

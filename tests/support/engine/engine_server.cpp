@@ -89,6 +89,7 @@ bool take_descriptors(const EngineRequest& request, std::vector<int> passed, int
   const pid_t answer = can_be ? ::getpid() : 0;
   if (!write_all(socket, &answer, sizeof answer) || !can_be) ::_exit(127);
   ::close(socket);
+  ignore_signals(request.ignored);
   add_what_libraries_set(request.variables);
   static std::vector<char*> words = pointers_to(request.words), variables = pointers_to(request.variables);
   environ = variables.data();

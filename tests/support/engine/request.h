@@ -35,6 +35,7 @@ namespace mortise::test {
 struct EngineRequest {
   std::vector<std::string> words, variables;  // as main gets them
   std::string conditions;
+  uint64_t ignored = 0;          // signals: bit i is signal i + 1
   std::vector<int> descriptors;  // all that are open; in the other process they get the same numbers
   int folder = -1;               // the working folder
 };
@@ -42,9 +43,6 @@ struct EngineRequest {
 // Lines of /proc/self/status.
 constexpr std::array<std::string_view, 10> kInherited{
     "Umask:", "Uid:", "Gid:", "Groups:", "SigBlk:", "Cap", "NoNewPrivs:", "Seccomp", "Cpus_allowed:", "Mems_allowed:"};
-
-// `mortise` ignores SIGPIPE and SIGXFSZ, and so will the engine. posix_spawn ignores the two signals of the C library.
-constexpr uint64_t kIgnoredAnyway = 1ULL << (SIGPIPE - 1) | 1ULL << (SIGXFSZ - 1) | 1ULL << 31 | 1ULL << 32;
 
 // Variables that no library reads while it is loaded. A fork may have others than the server. Any other variable may be
 // read then, so it must be the same.
@@ -69,13 +67,9 @@ inline std::string variables_read_while_loading(std::vector<std::string> variabl
 inline std::string conditions_of_process(const std::vector<std::string>& variables) {
   std::string text = variables_read_while_loading(variables);
   std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("SigIgn:"))
-      line = std::to_string(std::stoull(line.substr(7), nullptr, 16) & ~kIgnoredAnyway);
-    else if (std::ranges::none_of(kInherited, [&](std::string_view name) { return line.starts_with(name); }))
-      continue;
-    text += line + "\n";
-  }
+  for (std::string line; std::getline(status, line);)
+    if (std::ranges::any_of(kInherited, [&](std::string_view name) { return line.starts_with(name); }))
+      text += line + "\n";
   text += std::to_string(::sched_getscheduler(0)) + " " + std::to_string(::getpriority(PRIO_PROCESS, 0)) + "\n";
   for (int kind = 0; kind < RLIMIT_NLIMITS; ++kind) {
     rlimit limit{};
@@ -90,6 +84,22 @@ inline std::string conditions_of_process(const std::vector<std::string>& variabl
   std::string score;
   std::getline(std::ifstream("/proc/self/oom_score_adj"), score);
   return text + score + "\n";
+}
+
+// The signals that this process ignores. A fork takes these over: programs that a script starts in the background
+// ignore SIGINT and SIGQUIT, and the ranks of `mortise launch` do not.
+inline uint64_t ignored_signals() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("SigIgn:")) return std::stoull(line.substr(7), nullptr, 16);
+  return 0;
+}
+
+// Ignores these and no others. Handlers stay: a library may have installed them while it was loaded.
+inline void ignore_signals(uint64_t ignored) {
+  const uint64_t changed = ignored ^ ignored_signals();
+  for (int number = 1; number < NSIG; ++number)
+    if ((changed >> (number - 1) & 1) != 0) std::signal(number, (ignored >> (number - 1) & 1) != 0 ? SIG_IGN : SIG_DFL);
 }
 
 inline std::vector<std::string> variables_of_process() {
@@ -166,7 +176,7 @@ struct NumberMessage {
 };
 
 inline bool send_request(int socket, const EngineRequest& request) {
-  std::string text = request.conditions + '\0';
+  std::string text = request.conditions + '\0' + std::to_string(request.ignored) + '\0';
   for (const auto* list : {&request.words, &request.variables}) {
     text += std::to_string(list->size()) + '\0';
     for (const std::string& one : *list) text += one + '\0';
@@ -205,6 +215,7 @@ inline std::vector<int> receive_request(int socket, EngineRequest& request) {
     return one;
   };
   request.conditions = next();
+  request.ignored = std::stoull(next());
   for (auto* list : {&request.words, &request.variables}) {
     list->resize(std::stoull(next()));
     for (std::string& one : *list) one = next();

@@ -14,6 +14,7 @@ namespace {
 
 using testing::HasSubstr;
 using WorkerFaults = WorkerTest;
+using WorkerHangs = WorkerTest;  // a suite of its own: these wait for time limits, next to the others
 
 TEST_F(WorkerFaults, ACrashCostsItsRow) {
   std::vector<std::string> texts(200, "good");
@@ -47,7 +48,7 @@ TEST_F(WorkerFaults, NobodyElseCanBeKilled) {
 }
 
 // That this test ends shows that the hangs do. worker_time_test.cpp has the times.
-TEST_F(WorkerFaults, AHangCostsItsRow) {
+TEST_F(WorkerHangs, AHangCostsItsRow) {
   auto reward = make("plain", 2);
   ASSERT_OK_AND_ASSIGN(const RewardOutput out,
                        reward->score(request(6, 0, 5'000), rows_of({"a", "hang", "b", "c", "hang", "d"}), nullptr));
@@ -75,7 +76,7 @@ TEST_F(WorkerFaults, EveryReplacementIsAForkOfTheLoadedPack) {
 }
 
 // As while other rows are still being sampled: nothing waits for the batch, and only advance() is called.
-TEST_F(WorkerFaults, RowDeadlinesAreKeptBeforeTheBatchIsComplete) {
+TEST_F(WorkerHangs, RowDeadlinesAreKeptBeforeTheBatchIsComplete) {
   auto reward = make("plain", 1);
   ASSERT_OK(reward->begin(request(3, 0, 5'000)));
   ASSERT_OK(reward->add(rows_of({"hang", "b", "c"})));
@@ -126,7 +127,7 @@ TEST_F(WorkerFaults, ACrashInAGroupCostsTheGroup) {
   EXPECT_THAT(failures(out).at(0), HasSubstr("while it scored group 0 (2 rows)"));
 }
 
-TEST_F(WorkerFaults, WhatIsBlamedIsWhatTheCallWasAbout) {
+TEST_F(WorkerHangs, WhatIsBlamedIsWhatTheCallWasAbout) {
   ASSERT_OK_AND_ASSIGN(
       const RewardOutput hung,
       make("whole_group", 1)->score(request(4, 0, 5'000), rows_of({"a", "b", "c", "hang"}, 2), nullptr));
