@@ -7,6 +7,7 @@
 #include <ATen/native/CPUFallback.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/view_native.h>
@@ -15,9 +16,11 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <sys/mman.h>
 #include <torch/library.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -30,8 +33,8 @@ std::atomic<long> num_operators{0}, num_waits{0};
 thread_local c10::DeviceIndex current_index = -1;
 thread_local int depth_of_operators = 0;  // copies inside them are not of the code under test
 
-// Allocations are parts of one reserved area. A copy unlocks those that it reads and writes, and a kernel unlocks all. Each has
-// pages of its own, and is locked again when the last one that uses it is done.
+// Memory that is mapped twice. Tensors have the addresses of the first mapping, which is locked except while a kernel runs.
+// Copies use the second one.
 class LockedMemory final : public c10::Allocator {
  public:
   static LockedMemory& instance() {
@@ -50,75 +53,61 @@ class LockedMemory final : public c10::Allocator {
       TORCH_CHECK(used_ + size <= kReserved, "the locked device's memory is full");
       data = area_ + used_;
       used_ += size;
+      if (num_open_ > 0) protect(PROT_READ | PROT_WRITE);
     }
     sizes_[data] = size;
+    if (size <= kSmall) std::memset(open_view(data), 0xFF, size);  // NaN: whoever reads it before it is written fails
     return {data, data, &release, c10::Device(c10::kPrivateUse1, std::max<c10::DeviceIndex>(current_index, 0))};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, size_t bytes) const override {
-    instance().open(to);
-    instance().open(from);
-    default_copy_data(to, from, bytes);
-    instance().close(from);
-    instance().close(to);
+    default_copy_data(instance().open_view(to), instance().open_view(const_cast<void*>(from)), bytes);
   }
 
-  // The allocation that begins there.
-  void open(const void* data) {
+  // Where copies find the numbers of a tensor.
+  [[nodiscard]] char* open_view(void* data) const { return static_cast<char*>(data) - area_ + open_area_; }
+
+  void open() {
     const std::lock_guard lock(mutex_);
-    if (num_open_of_[data]++ == 0 && num_open_ == 0) protect(data, PROT_READ | PROT_WRITE);
+    if (num_open_++ == 0) protect(PROT_READ | PROT_WRITE);
   }
-  void close(const void* data) {
+  void close() {
     const std::lock_guard lock(mutex_);
-    if (--num_open_of_[data] > 0) return;
-    num_open_of_.erase(data);
-    if (num_open_ == 0) protect(data, PROT_NONE);
-  }
-  void open_all() {
-    const std::lock_guard lock(mutex_);
-    if (num_open_++ == 0) protect_all(PROT_READ | PROT_WRITE);
-  }
-  void close_all() {
-    const std::lock_guard lock(mutex_);
-    if (--num_open_ > 0) return;
-    protect_all(PROT_NONE);
-    for (const auto& [data, count] : num_open_of_) protect(data, PROT_READ | PROT_WRITE);
+    if (--num_open_ == 0) protect(PROT_NONE);
   }
 
  private:
   static constexpr size_t kReserved = size_t{16} << 30;  // addresses; memory is taken page by page
   static constexpr size_t kSmall = size_t{64} << 10;     // bytes that a free allocation keeps
 
-  LockedMemory()
-      : area_(static_cast<char*>(
-            mmap(nullptr, kReserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))) {
-    TORCH_CHECK(area_ != MAP_FAILED, "no memory for the locked device");
+  LockedMemory() : file_(memfd_create("locked device", MFD_CLOEXEC)) {
+    TORCH_CHECK(file_ >= 0 && ftruncate(file_, kReserved) == 0, "no memory for the locked device");
+    area_ = map(PROT_NONE);
+    open_area_ = map(PROT_READ | PROT_WRITE);
+  }
+  [[nodiscard]] char* map(int rights) const {
+    void* const area = mmap(nullptr, kReserved, rights, MAP_SHARED | MAP_NORESERVE, file_, 0);
+    TORCH_CHECK(area != MAP_FAILED, "no memory for the locked device");
+    return static_cast<char*>(area);
   }
   static void release(void* data) {
     LockedMemory& self = instance();
     const std::lock_guard lock(self.mutex_);
     const auto found = self.sizes_.find(data);
     if (found == self.sizes_.end()) return;
-    if (found->second > kSmall) madvise(data, found->second, MADV_DONTNEED);
+    if (found->second > kSmall) madvise(self.open_view(data), found->second, MADV_REMOVE);
     self.free_[found->second].push_back(static_cast<char*>(data));
     self.sizes_.erase(found);
   }
-  void protect(const void* data, int rights) {
-    const auto found = sizes_.find(const_cast<void*>(data));
-    if (found == sizes_.end()) return;  // no memory, or freed in the meantime
-    TORCH_CHECK(mprotect(found->first, found->second, rights) == 0, "the locked device cannot be locked");
-  }
-  void protect_all(int rights) {
-    TORCH_CHECK(mprotect(area_, used_, rights) == 0, "the locked device cannot be locked");
-  }
+  void protect(int rights) { TORCH_CHECK(mprotect(area_, used_, rights) == 0, "the locked device cannot be locked"); }
 
   std::mutex mutex_;
-  char* area_;
+  int file_;
+  char *area_ = nullptr, *open_area_ = nullptr;
   size_t used_ = 0;
   std::unordered_map<void*, size_t> sizes_;
   std::unordered_map<size_t, std::vector<char*>> free_;  // by size
-  std::unordered_map<const void*, int> num_open_of_;     // by allocation
-  int num_open_ = 0;                                     // how many have opened all
+  int num_open_ = 0;                                     // kernels that run
 };
 
 class LockedGuard final : public c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUse1> {
@@ -172,24 +161,19 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::op
                                            c10::dtype_or_default(dtype));
 }
 
-// The same memory as a tensor of the host, to be used while it is open.
+// The same memory as a tensor of the host.
 at::Tensor host_view(const at::Tensor& tensor) {
   if (tensor.is_cpu()) return tensor;
-  auto* const data = static_cast<char*>(tensor.storage().mutable_data()) +
-                     tensor.storage_offset() * static_cast<int64_t>(tensor.element_size());
-  return at::from_blob(data, tensor.sizes(), tensor.strides(), at::TensorOptions().dtype(tensor.scalar_type()));
+  void* const begin = tensor.storage().mutable_data();
+  if (begin == nullptr) return at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
+  return at::from_blob(
+      LockedMemory::instance().open_view(begin) + tensor.storage_offset() * static_cast<int64_t>(tensor.element_size()),
+      tensor.sizes(), tensor.strides(), at::TensorOptions().dtype(tensor.scalar_type()));
 }
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool /*non_blocking*/) {
   if (depth_of_operators == 0 && to.is_cpu()) ++num_waits;
-  LockedMemory& memory = LockedMemory::instance();
-  for (const at::Tensor* one : {&to, &from}) {
-    if (!one->is_cpu()) memory.open(one->storage().data());
-  }
   host_view(to).copy_(host_view(from));
-  for (const at::Tensor* one : {&from, &to}) {
-    if (!one->is_cpu()) memory.close(one->storage().data());
-  }
   return to;
 }
 
@@ -292,8 +276,8 @@ c10::Device locked_device(int index) {
 
 bool locked_device_is_current() { return current_index >= 0; }
 
-void open_locked_memory() { LockedMemory::instance().open_all(); }
-void close_locked_memory() { LockedMemory::instance().close_all(); }
+void open_locked_memory() { LockedMemory::instance().open(); }
+void close_locked_memory() { LockedMemory::instance().close(); }
 
 long operators_on_locked_device() { return num_operators; }
 long waits_for_locked_device() { return num_waits; }

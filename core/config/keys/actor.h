@@ -51,8 +51,8 @@ struct ActorConfig {
   std::optional<double> clip_ratio_c;                   // dual clip bound, above 1; 0 = none; null = the loss's own
   OrAuto<LossAggMode> loss_agg_mode;                    // auto = the loss's own
   std::optional<double> loss_scale_factor;              // for seq-mean-token-sum-norm; null = data.max_response_length
-  OrAuto<LossAggMode> kl_agg_mode;                      // of the KL term; auto = as the loss
-  OrAuto<LossAggMode> entropy_agg_mode;                 // of the entropy bonus; auto = as the loss
+  OrAuto<LossAggMode> kl_agg_mode;                      // aggregation of the KL term; auto = as the loss
+  OrAuto<LossAggMode> entropy_agg_mode;                 // that of the entropy bonus; auto = as the loss
   bool loss_scale_by_rows = true;                       // that mode also divides by rows (verl of Jan 2026: false)
   LossAggRows loss_agg_rows = LossAggRows::kNonempty;   // rows that count in a mean over rows
   double entropy_coeff = 0.0;                           // subtracted bonus (TRL: entropy_coef)

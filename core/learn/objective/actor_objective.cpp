@@ -47,7 +47,7 @@ Result<TokenWeightOptions> aggregation_of(const RunConfig& config, const PluginI
 
 namespace {
 
-// Of a term that is aggregated by `mode`; nothing if it is aggregated as the loss is.
+// The aggregation of a term by `mode`; nothing if the term is aggregated as the loss is.
 std::optional<TokenWeightOptions> aggregation_of_term(const OrAuto<LossAggMode>& mode, TokenWeightOptions loss) {
   if (mode.is_auto()) return std::nullopt;
   loss.mode = *mode.value;

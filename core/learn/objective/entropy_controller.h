@@ -1,8 +1,8 @@
 // EntropyController: the coefficient of the entropy bonus from update to update.
 //
 // fixed: actor.entropy_coeff. adaptive (Skywork-OR1, arXiv 2505.22312, as in TRL): after each update with mean entropy
-// E over the tokens that may get the bonus, coeff += delta if E <= target, else coeff -= delta, limited to [min, max]. The next update applies it
-// only if E <= target. The first update of a run applies none. Checkpoints save it.
+// E over the tokens that may get the bonus, coeff += delta if E <= target, else coeff -= delta, limited to [min, max]. The
+// next update applies it only if E <= target. The first update of a run applies none. Checkpoints save it.
 #pragma once
 
 #include <algorithm>

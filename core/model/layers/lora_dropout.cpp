@@ -56,8 +56,7 @@ MORTISE_CPU_CLONES void mask_kernel(const Masked<double>& a, int64_t begin, int6
 
 at::Tensor masked(const at::Tensor& x_NI, const LoraDropout& dropout, int64_t module, int64_t first_feature,
                   double kept, double dropped) {
-  DropoutMask mask = dropout_mask(dropout, module);
-  mask.first_feature = first_feature;
+  const DropoutMask mask = dropout_mask(dropout, module, first_feature);
   if (!x_NI.is_cpu()) return masked_by_operators(x_NI, dropout, mask, kept, dropped);
   const at::Tensor x = x_NI.contiguous();
   at::Tensor out = at::empty_like(x);
@@ -68,7 +67,7 @@ at::Tensor masked(const at::Tensor& x_NI, const LoraDropout& dropout, int64_t mo
                          dropout.owners_N.const_data_ptr<int64_t>(),
                          dropout.positions_N.const_data_ptr<int64_t>(),
                          x.size(1),
-                         first_feature,
+                         mask.first_feature,
                          mask.key,
                          mask.threshold,
                          static_cast<T>(kept),
@@ -81,11 +80,12 @@ at::Tensor masked(const at::Tensor& x_NI, const LoraDropout& dropout, int64_t mo
 }  // namespace
 
 // 64 bits for each update and matrix.
-DropoutMask dropout_mask(const LoraDropout& dropout, int64_t module) {
+DropoutMask dropout_mask(const LoraDropout& dropout, int64_t module, int64_t first_feature) {
   const uint64_t bits =
       random_u64({dropout.seed, RandomPurpose::kDropout, dropout.update, static_cast<uint64_t>(module), 0});
   return {{static_cast<uint32_t>(bits), static_cast<uint32_t>(bits >> 32)},
-          static_cast<uint32_t>(std::min(std::round(dropout.probability * 0x1.0p32), 0x1.0p32 - 1.0))};
+          static_cast<uint32_t>(std::min(std::round(dropout.probability * 0x1.0p32), 0x1.0p32 - 1.0)),
+          first_feature};
 }
 
 at::Tensor lora_dropped(const at::Tensor& x_NI, const LoraDropout& dropout, int64_t module, int64_t first_feature) {

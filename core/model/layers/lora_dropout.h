@@ -30,7 +30,7 @@ struct DropoutMask {
   uint32_t threshold = 0;
   int64_t first_feature = 0;  // that with which the rows begin
 };
-DropoutMask dropout_mask(const LoraDropout& dropout, int64_t module);
+DropoutMask dropout_mask(const LoraDropout& dropout, int64_t module, int64_t first_feature = 0);
 
 // drop(x): dropped features are 0, the others x / (1 - probability). `module`: the adapter's matrix. `first_feature`: the one
 // with which x begins, if it has only some of them.

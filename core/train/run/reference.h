@@ -1,6 +1,9 @@
 // The folder that the reference starts from (ref.path).
 #pragma once
 
+#include <string>
+#include <string_view>
+
 #include "config/load.h"
 #include "foundation/base/env.h"
 #include "model/weights/model_config.h"

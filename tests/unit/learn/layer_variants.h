@@ -288,7 +288,8 @@ inline Update update_of(const Variant& variant, Communicator& communicator, cons
   for (int64_t update = 1; update <= num_updates; ++update) {
     auto done = learner.update(data.batch, all_rows(data.batch), {.lr = 1e-3, .update_index = update});
     EXPECT_OK(done);
-    if (done.ok()) out.report = *std::move(done);
+    if (!done.ok()) return out;
+    out.report = *std::move(done);
   }
   if (mesh.zero_stage == 0) out.gradients = gradients_of(model, optimizer);
   const auto whole = WholeWeights::gather({&model}).value();

@@ -168,8 +168,7 @@ TEST(DeviceDropout, OperatorsHaveTheBitsOfTheKernel) {
       const at::Tensor x = random_tensor({50, width}, 3, type);
       const LoraDropout dropout{0.3, 17, 4, owners, places};
       for (const auto& [module, first] : {std::pair{0, 0}, std::pair{5, 0}, std::pair{5, 64}, std::pair{0, 45}}) {
-        DropoutMask mask = dropout_mask(dropout, module);
-        mask.first_feature = first;
+        const DropoutMask mask = dropout_mask(dropout, module, first);
         const at::Tensor want = lora_dropped(x, dropout, module, first),
                          change = lora_dropout_change(x, dropout, module, first);
         for (const int64_t most_blocks : {int64_t{1}, int64_t{100}, kDropoutBlocks}) {
