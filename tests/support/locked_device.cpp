@@ -63,6 +63,13 @@ class LockedMemory final : public c10::Allocator {
     instance().close(to);
   }
 
+  size_t bytes() {
+    const std::lock_guard lock(mutex_);
+    size_t sum = 0;
+    for (const auto& [data, size] : sizes_) sum += size;
+    return sum;
+  }
+
   // The allocation that begins there.
   void open(const void* data) {
     const std::lock_guard lock(mutex_);
@@ -295,6 +302,7 @@ bool locked_device_is_current() { return current_index >= 0; }
 void open_locked_memory() { LockedMemory::instance().open_all(); }
 void close_locked_memory() { LockedMemory::instance().close_all(); }
 
+size_t bytes_on_locked_device() { return LockedMemory::instance().bytes(); }
 long operators_on_locked_device() { return num_operators; }
 long waits_for_locked_device() { return num_waits; }
 

@@ -234,7 +234,7 @@ Result<> critic_stage(const RunConfig& config, Critic* critic, const ComputeUse&
   }
   settle();
   add_critic_metrics(table, metrics);
-  return {};
+  return critic->optimizer.rest();
 }
 
 }  // namespace mortise

@@ -253,7 +253,8 @@ class StepUpdates {
 Result<> update_stage(const RunSettings& run, DataParts& data, LearnerParts& learning, RunProgress& progress,
                       const UpdateHooks& hooks) {
   if (progress.step.work.step < run.config.trainer.critic_warmup) return {};
-  return StepUpdates(run, data, learning, progress, hooks).make();
+  TRY(StepUpdates(run, data, learning, progress, hooks).make());
+  return learning.optimizer->rest();
 }
 
 void record_outcome(RunCounters& counters, int64_t update, bool skipped) {

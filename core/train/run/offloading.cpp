@@ -32,7 +32,7 @@ Result<> offload_optimizer(Env& env, const LoadedConfig& loaded, int num_ranks, 
                            Optimizer& optimizer) {
   const RunConfig& config = loaded.config;
   const OptimConfig& optim = optim_of(config, table);
-  if (optim.offload == Offloading::kNone) return {};
+  if (optim.offload != StateOffloading::kFile) return {};
   const std::shared_ptr<Offload> files = offload_files(env, config.trainer);
   TRY(at_place(loaded.where("trainer.offload_dir"), optimizer.offload(files)));
   if (model.device().by_operators && masters_stay_on_device(config, num_ranks)) {
