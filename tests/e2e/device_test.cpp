@@ -311,6 +311,10 @@ TEST(DeviceRuns, StatesThatLeaveWhileItSamplesAreTheSame) {
     ASSERT_EQ(half.code, 0) << half.output;
     const Outcome resumed = task.mortise(run + leave);
     ASSERT_EQ(resumed.code, 0) << resumed.output;
+    for (const Json& row : rows_of(task.path() / "out/metrics.jsonl"))
+      EXPECT_GT(row["timing_s/offload_optimizer"].get<double>(), 0.0);
+    for (const Json& row : rows_of(task.path() / "memory/metrics.jsonl"))
+      EXPECT_FALSE(row.contains("timing_s/offload_optimizer"));
     expect_same_numbers(task.path() / "out", task.path() / "memory", 0.0);
   }
 }

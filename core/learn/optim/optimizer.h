@@ -89,6 +89,7 @@ class Optimizer : public Stateful {
   // For kHost: the state leaves the device, whose memory for it is then free, until the next step. Waits for the device.
   // Views of the state that were saved meanwhile stay as they are until the rest() behind the next step.
   Result<> rest();
+  [[nodiscard]] bool rests() const { return resting_ != nullptr; }
 
   // One update with learning rate `lr` from the gradients multiplied by `grad_factor` (the clipping factor). A
   // parameter without gradient is left as it is. Gradients may be changed. Sharded: a collective. All ranks then have

@@ -9,6 +9,7 @@
 #include "config/optim_groups.h"
 #include "foundation/base/at_place.h"
 #include "learn/optim/weight_shards.h"
+#include "train/report/stage_timer.h"
 
 namespace mortise {
 namespace {
@@ -44,6 +45,12 @@ Result<> offload_optimizer(Env& env, const LoadedConfig& loaded, int num_ranks, 
   if (shards != nullptr) TRY(at_place(loaded.where("trainer.offload_dir"), shards->offload_masters(files)));
   give_freed_pages_back();
   return {};
+}
+
+Result<> rest_state(Optimizer& optimizer, MetricSet& metrics) {
+  if (!optimizer.rests()) return {};
+  const StageTimer timer(metrics, "timing_s/offload_optimizer");
+  return optimizer.rest();
 }
 
 Result<> offload_reference(Env& env, const LoadedConfig& loaded, Model& reference) {
