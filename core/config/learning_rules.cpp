@@ -118,6 +118,12 @@ class LearningRules {
       error("rollout.sleep_while_training", is_ahead + "'rollout.sleep_while_training' is true",
             "set it to false, or trainer.mode to sync");
     }
+    for (const auto& [key, optim] : {std::pair{"actor.optim.offload", &config_.actor.optim},
+                                     std::pair{"critic.optim.offload", &config_.critic.optim}}) {
+      if (optim->offload != StateOffloading::kWhileSampling) continue;
+      error(key, fmt::format("{}'{}' is while_sampling", is_ahead, key),
+            "set it to none or file, or trainer.mode to sync");
+    }
   }
 
   // Settings that need whole completions, not pieces.

@@ -401,6 +401,17 @@ void set_swift_mode(Translation& t) {
         "ms-swift samples its first prompts twice, and leaves out the last ones; docs/async.md");
 }
 
+// ms-swift's own engine gets the memory of the optimizer's state while it samples.
+void set_swift_offload(Translation& t) {
+  const std::string_view name = "offload_optimizer";
+  if (!t.is_given(name)) return;
+  if (!t.flag(name)) return t.note(name, "the optimizer's state stays in memory, as here");
+  if (!t.flag("use_vllm")) return t.note(name, "only with use_vllm");
+  if (t.is_set("rollout.name")) return t.note(name, reasons::kServersEngine);
+  if (t.is_set("trainer.mode")) return t.note(name, "sampling ahead runs next to the updates, which need the state");
+  t.set("actor.optim.offload", "while_sampling", {name}, reasons::kSpeed);
+}
+
 }  // namespace
 
 void translate_swift(Translation& t, const Processes& processes) {
@@ -418,6 +429,7 @@ void translate_swift(Translation& t, const Processes& processes) {
   set_swift_mode(t);
   translate_hf_groups(t, processes);
   set_hf_sleep(t, "sleep_level");
+  set_swift_offload(t);
   set_teacher(t);
   translate_swift_chord(t, batches);
   set_model(t);

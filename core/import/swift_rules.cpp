@@ -237,7 +237,7 @@ constexpr PeerRule kSampler[] = {
     no_effect("vllm_group_port", kEngine),
     compute("sleep_level", "0", "rollout.sleep_while_training"),
     no_effect("offload_model", "Mortise samples on the weights that it trains"),
-    no_effect("offload_optimizer", "actor.optim.offload = \"file\" frees its memory at all times, but is slower"),
+    compute("offload_optimizer", "false", "actor.optim.offload"),
     no_effect("gc_collect_after_offload", kMemory),
     no_effect("move_model_batches", kMemory),
     no_effect("enable_flattened_weight_sync", kEngine),

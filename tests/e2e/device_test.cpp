@@ -299,6 +299,38 @@ TEST(DeviceRuns, NumbersInFilesAreTheSame) {
   }
 }
 
+// The states of both optimizers leave the device while the run samples: the same numbers, also after a resume.
+TEST(DeviceRuns, StatesThatLeaveWhileItSamplesAreTheSame) {
+  for (const char* settings : {"algorithm.adv_estimator=gae ", "model.dtype=bfloat16 actor.optim.optimizer=muon "}) {
+    const TaskFolder task("--tiny");
+    const std::string run = kFew + kAsDevice + settings;
+    const Outcome stay = task.mortise(run + "trainer.default_local_dir=memory");
+    ASSERT_EQ(stay.code, 0) << stay.output;
+    const std::string leave = "actor.optim.offload=while_sampling critic.optim.offload=while_sampling ";
+    const Outcome half = task.mortise(run + leave + "trainer.total_training_steps=2");
+    ASSERT_EQ(half.code, 0) << half.output;
+    const Outcome resumed = task.mortise(run + leave);
+    ASSERT_EQ(resumed.code, 0) << resumed.output;
+    for (const Json& row : rows_of(task.path() / "out/metrics.jsonl"))
+      EXPECT_GT(row["timing_s/offload_optimizer"].get<double>(), 0.0);
+    for (const Json& row : rows_of(task.path() / "memory/metrics.jsonl"))
+      EXPECT_FALSE(row.contains("timing_s/offload_optimizer"));
+    expect_same_numbers(task.path() / "out", task.path() / "memory", 0.0);
+  }
+}
+
+// Runs that sample during updates need the state there, and runs on the CPU have no other memory.
+TEST(DeviceRuns, StatesThatLeaveNeedStepsWhichOnlySampleAndADevice) {
+  const TaskFolder task;
+  const std::string leave = "train run.toml --dry-run actor.optim.offload=while_sampling model.device=";
+  const Outcome ahead = task.mortise(leave + "cpu-as-device trainer.mode=one_step_off");
+  EXPECT_EQ(ahead.code, 2) << ahead.output;
+  EXPECT_THAT(ahead.output, HasSubstr("but 'actor.optim.offload' is while_sampling"));
+  const Outcome cpu = task.mortise(leave + "cpu");
+  EXPECT_EQ(cpu.code, 0) << cpu.output;
+  EXPECT_THAT(cpu.output, HasSubstr("while_sampling moves numbers of a GPU"));
+}
+
 // What a device cannot do yet, by the name of the setting and before the model is looked for. Settings of a critic or a
 // reference count only if the run has one, which its plugins say.
 TEST(DeviceRuns, WhatADeviceCannotDoIsRefused) {

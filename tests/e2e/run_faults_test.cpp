@@ -131,16 +131,18 @@ void add_names(const Path& file, std::set<std::string>& names) {
 
 // The table of metrics lists what runs write: all of it is in these, but what needs a certain loss, sft, a
 // backend with a copy of the weights, tools (turns_test.cpp), a teacher or filtered log-probs
-// (objective_stages_test.cpp), or rows of several data sources (step_metrics_test.cpp).
+// (objective_stages_test.cpp), rows of several data sources (step_metrics_test.cpp), or
+// a device (device_test.cpp).
 void expect_the_tables_names(const std::set<std::string>& names) {
   const std::set<std::string_view> elsewhere{
-      "training/learnt_tokens",   "cispo_clip_ratio",          "vespo_phi_mean",
-      "timing_s/update_weights",  "tool_call_counts/mean",     "tool_call_counts/max",
-      "tool_call_counts/min",     "tools/call_frequency",      "tools/failure_frequency",
-      "environment/failed_ratio", "actor/teacher_divergence",  "actor/teacher_kl",
-      "actor/sft_mix_loss",       "actor/sft_mix_mu",          "actor/sft_mix_tokens",
-      "actor/sft_mix_prob",       "training/kept_tokens/mean", "training/kept_tokens/missing_frac",
-      "timing_s/teacher",         "timing_s/kept_tokens",      "train-core/{any}"};
+      "training/learnt_tokens",    "cispo_clip_ratio",          "vespo_phi_mean",
+      "timing_s/update_weights",   "tool_call_counts/mean",     "tool_call_counts/max",
+      "tool_call_counts/min",      "tools/call_frequency",      "tools/failure_frequency",
+      "environment/failed_ratio",  "actor/teacher_divergence",  "actor/teacher_kl",
+      "actor/sft_mix_loss",        "actor/sft_mix_mu",          "actor/sft_mix_tokens",
+      "actor/sft_mix_prob",        "training/kept_tokens/mean", "training/kept_tokens/missing_frac",
+      "timing_s/teacher",          "timing_s/kept_tokens",      "train-core/{any}",
+      "timing_s/offload_optimizer"};
   for (const MetricInfo& info : metric_table()) {
     const bool made = std::any_of(names.begin(), names.end(),
                                   [&](const std::string& name) { return metric_pattern_matches(info.pattern, name); });

@@ -64,6 +64,13 @@ class LockedMemory final : public c10::Allocator {
     default_copy_data(instance().open_view(to), instance().open_view(const_cast<void*>(from)), bytes);
   }
 
+  size_t bytes() {
+    const std::lock_guard lock(mutex_);
+    size_t sum = 0;
+    for (const auto& [data, size] : sizes_) sum += size;
+    return sum;
+  }
+
   // Where copies find the numbers of a tensor.
   [[nodiscard]] char* open_view(void* data) const { return static_cast<char*>(data) - area_ + open_area_; }
 
@@ -279,6 +286,7 @@ bool locked_device_is_current() { return current_index >= 0; }
 void open_locked_memory() { LockedMemory::instance().open(); }
 void close_locked_memory() { LockedMemory::instance().close(); }
 
+size_t bytes_on_locked_device() { return LockedMemory::instance().bytes(); }
 long operators_on_locked_device() { return num_operators; }
 long waits_for_locked_device() { return num_waits; }
 

@@ -11,6 +11,8 @@
 
 #include <c10/core/Device.h>
 
+#include <cstddef>
+
 namespace mortise::test {
 
 inline constexpr int kNumLockedDevices = 4;
@@ -25,6 +27,8 @@ bool locked_device_is_current();
 void open_locked_memory();
 void close_locked_memory();
 
+// Bytes of the tensors that are there, in whole pages.
+size_t bytes_on_locked_device();
 // How many operators have run on it.
 long operators_on_locked_device();
 // How often the host had to wait for it: copies to the host, and operators whose result has a size that only the device knows.

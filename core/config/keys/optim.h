@@ -56,9 +56,15 @@ constexpr bool uses_adamw(OptimizerName name) {
 enum class MuonLr { kOriginal, kMatchRmsAdamW };
 constexpr auto choice_names(MuonLr) { return std::array<std::string_view, 2>{"original", "match_rms_adamw"}; }
 
-// Where numbers are that an update needs for a short time only.
+// Where numbers are that a run needs for a short time only.
 enum class Offloading { kNone, kFile };
 constexpr auto choice_names(Offloading) { return std::array<std::string_view, 2>{"none", "file"}; }
+
+// The same of an optimizer. kWhileSampling: on a GPU, but in the host's memory between the updates of two steps.
+enum class StateOffloading { kNone, kFile, kWhileSampling };
+constexpr auto choice_names(StateOffloading) {
+  return std::array<std::string_view, 3>{"none", "file", "while_sampling"};
+}
 
 struct OptimConfig {
   OptimizerName optimizer = OptimizerName::kAdamW;
@@ -68,7 +74,7 @@ struct OptimConfig {
   std::vector<double> betas = {0.9, 0.999};  // exactly two
   double eps = 1e-8;
   bool master_weights = true;                         // float32 weights next to bfloat16 ones (model.dtype)
-  Offloading offload = Offloading::kNone;             // whether files hold the state and the masters
+  StateOffloading offload = StateOffloading::kNone;   // where the state is, and with files the masters
   std::optional<double> momentum{};                   // sgd, muon; null = 0 for sgd, 0.95 for muon
   std::optional<bool> nesterov{};                     // sgd, muon; null = false for sgd, true for muon
   double dampening = 0.0;                             // sgd
@@ -258,13 +264,22 @@ void describe_master_weights(Keys& keys, const OptimizerRules<Optim>& rules) {
           });
 }
 
-template <class Keys>
-void describe_offload(Keys& keys) {
+template <class Keys, class Optim>
+void describe_offload(Keys& keys, const OptimizerRules<Optim>& rules) {
+  const auto rests = [optim = rules.optim](const auto& k) {
+    return optim(k.config).offload == StateOffloading::kWhileSampling;
+  };
   keys.free(
-      "offload", &OptimConfig::offload,
-      "Where the optimizer's state is, and the master weights of a bfloat16 model. none: in memory. file: in files "
-      "without names in trainer.offload_dir, from which an update reads one parameter after the other. On a GPU the "
-      "master weights stay in its memory if ranks share steps (ranks.zero_stage) or layers. The numbers are the same.");
+          "offload", &OptimConfig::offload,
+          "Where the optimizer's state is, and the master weights of a bfloat16 model. none: in memory. file: in files "
+          "without names in trainer.offload_dir, from which an update reads one parameter after the other. On a GPU the "
+          "master weights stay in its memory if ranks share steps (ranks.zero_stage) or layers. while_sampling: on a "
+          "GPU the state goes to the host's memory behind the updates of each step, so that keys and values can have "
+          "its room, and comes back with the next update. The master weights stay. The numbers are the same.")
+      .no_effect(
+          kInTrain, [rests](const auto& k) { return rests(k) && !may_be_gpu(k.config.model.device); },
+          "while_sampling moves numbers of a GPU, and model.device is the CPU")
+      .no_effect(kInSft, rests, "sft does not sample completions to learn from, and while_sampling waits for that");
 }
 
 template <class Keys, class Optim>
@@ -356,7 +371,7 @@ void describe_optim_section(Catalog& catalog, const std::string& table, Optim op
   const OptimizerRules<Optim> rules{optim, table, when};
   describe_optimizer(keys, rules, verl_lr);
   describe_master_weights(keys, rules);
-  describe_offload(keys);
+  describe_offload(keys, rules);
   describe_momentum_and_8bit(keys, rules);
   describe_adafactor(keys, rules);
   describe_optim_schedule(keys, table, optim, when);

@@ -155,10 +155,10 @@ void describe_offload_dir(Keys& keys) {
       .no_effect(
           kLearning,
           [](const auto& k) {
-            return k.config.actor.optim.offload == Offloading::kNone &&
-                   k.config.critic.optim.offload == Offloading::kNone && k.config.ref.offload == Offloading::kNone;
+            return k.config.actor.optim.offload != StateOffloading::kFile &&
+                   k.config.critic.optim.offload != StateOffloading::kFile && k.config.ref.offload == Offloading::kNone;
           },
-          "nothing is offloaded (actor.optim.offload, critic.optim.offload and ref.offload are none)");
+          "nothing lies in files (actor.optim.offload, critic.optim.offload and ref.offload)");
 }
 
 template <class Keys>

@@ -186,6 +186,7 @@ constexpr auto kTable = std::to_array<MetricInfo>({
     {"timing_s/adv", "s", "advantages", kSum},
     {"timing_s/update_critic", "s", "updates of the critic", kSum},
     {"timing_s/update_actor", "s", "updates of the actor", kSum},
+    {"timing_s/offload_optimizer", "s", "optimizers' states going to the host's memory (optim.offload)", kSum},
     {"timing_s/update_weights", "s", "handing new weights to the rollout backend", kSum},
     {"timing_s/testing", "s", "validation", kSum},
     {"timing_s/save_checkpoint", "s", "saving", kSum},

@@ -19,11 +19,13 @@
 #include "foundation/base/tensor_pieces.h"
 #include "foundation/metrics/op_timer.h"
 #include "learn/optim/group_step.h"
+#include "learn/optim/resting_state.h"
 #include "learn/optim/rounded_step.h"
 #include "learn/optim/split_state.h"
 #include "learn/optim/tensor_state.h"
 #include "learn/optim/unit_size.h"
 #include "learn/optim/weight_shards.h"
+#include "model/tensor/torch_guard.h"
 #include "model/weights/weight_files.h"
 
 namespace mortise {
@@ -108,7 +110,8 @@ Optimizer::Optimizer(std::vector<OptimizedParameter> parameters, std::unique_ptr
     for (const OwnPart& part : parts_) own.push_back(part.parameter);
     group_->deal(own);
   }
-  if (memory == StateMemory::kNow) (void)make_state();  // cannot fail without files
+  if (memory == StateMemory::kHost) resting_ = std::make_unique<RestingState>();
+  if (memory != StateMemory::kLater) (void)make_state();  // cannot fail without files
 }
 
 Optimizer::Optimizer(Optimizer&& other) noexcept = default;
@@ -124,11 +127,23 @@ Result<> Optimizer::make_state() {
       const std::vector<int64_t> piece{state_range_of(part.begin, part.size, state).size()};
       const at::IntArrayRef sizes = cuts_parameters() ? at::IntArrayRef(piece) : whole;
       const at::TensorOptions options = parameters_[part.parameter].tensor.options().dtype(state.dtype);
-      tensors.push_back(files_ == nullptr ? at::zeros(sizes, options)
-                                          : TRY(files_->zeros(sizes, options.device(at::kCPU))));
+      if (files_ != nullptr)
+        tensors.push_back(TRY(files_->zeros(sizes, options.device(at::kCPU))));
+      else
+        tensors.push_back(at::zeros(sizes, resting_ != nullptr ? options.device(at::kCPU) : options));
     }
   }
+  if (resting_ != nullptr) resting_->begin(state_);
   return {};
+}
+
+Result<> Optimizer::rest() {
+  if (resting_ == nullptr) return {};
+  const auto leave = [this]() -> Result<> {
+    resting_->rest(state_);
+    return {};
+  };
+  return guard_torch("the optimizer's state goes to the host's memory", leave, MemoryUse::kUpdates);
 }
 
 Result<> Optimizer::offload(std::shared_ptr<Offload> files) {

@@ -38,6 +38,7 @@ struct DeviceKernels;
 class GroupStep;
 class RoundedStep;
 class ModelPart;
+class RestingState;
 class WeightShards;
 
 // How ranks share the state (ranks.zero_stage).
@@ -68,8 +69,9 @@ struct ClippedStep {
   bool writes_copies = false;  // else the copies are still those of the old weights
 };
 
-// kLater: there is no state until Optimizer::offload() puts it into files.
-enum class StateMemory { kNow, kLater };
+// kLater: there is no state until Optimizer::offload() puts it into files. kHost: it is in the host's memory but for the
+// time from a step to the next rest().
+enum class StateMemory { kNow, kLater, kHost };
 
 class Optimizer : public Stateful {
  public:
@@ -83,6 +85,11 @@ class Optimizer : public Stateful {
   // For kLater: the state lies in `files`. A step has the pages of one parameter at a time, and of its weights too if they
   // are in `files`. The numbers are the same.
   Result<> offload(std::shared_ptr<Offload> files);
+
+  // For kHost: the state leaves the device, whose memory for it is then free, until the next step. Waits for the device.
+  // Views of the state that were saved meanwhile stay as they are until the rest() behind the next step.
+  Result<> rest();
+  [[nodiscard]] bool rests() const { return resting_ != nullptr; }
 
   // One update with learning rate `lr` from the gradients multiplied by `grad_factor` (the clipping factor). A
   // parameter without gradient is left as it is. Gradients may be changed. Sharded: a collective. All ranks then have
@@ -176,6 +183,7 @@ class Optimizer : public Stateful {
   std::vector<std::vector<StateTensor>> layout_;  // by parameter
   std::vector<OwnPart> parts_;
   std::vector<std::vector<at::Tensor>> state_;  // by part
+  std::unique_ptr<RestingState> resting_;       // null: state_ stays where it is
   mutable std::optional<StepNorm> open_;        // norm of a step that is not counted yet
   mutable int64_t num_updates_ = 0;
 };

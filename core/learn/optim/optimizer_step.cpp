@@ -10,6 +10,7 @@
 #include "learn/optim/group_step.h"
 #include "learn/optim/kernel_step.h"
 #include "learn/optim/optimizer.h"
+#include "learn/optim/resting_state.h"
 #include "learn/optim/rounded_step.h"
 #include "learn/optim/state_in_files.h"
 #include "learn/optim/weight_shards.h"
@@ -100,6 +101,7 @@ Result<> Optimizer::step(double lr, double grad_factor) {
   c10::NoGradGuard no_grad;
   count_open_step();
   ++num_updates_;
+  if (resting_ != nullptr && !parameters_.empty()) resting_->fetch(state_, parameters_.front().tensor.device());
   if (rounded_ != nullptr && !is_sharded()) return step_layers(lr, grad_factor);
   if (rounded_ != nullptr) {
     for (size_t unit = 0; unit < units_.size(); ++unit) TRY(step_unit(unit, lr, grad_factor));
@@ -142,6 +144,7 @@ Result<ClippedStep> Optimizer::step_by_kernels(const DeviceKernels& kernels, dou
                                                const MasterCopies& copies) {
   c10::NoGradGuard no_grad;
   const c10::OptionalDeviceGuard own_device(parameters_.front().tensor.device());
+  if (resting_ != nullptr) resting_->fetch(state_, parameters_.front().tensor.device());
   std::vector<size_t> all(parts_.size()), stepped;
   std::iota(all.begin(), all.end(), size_t{0});
   std::vector<StepPart> parts = parts_to_step(all, weights_of(all), lr, stepped);

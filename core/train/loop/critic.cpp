@@ -205,7 +205,7 @@ Result<> value_stage(const Critic* critic, StepTable& table, MetricSet& metrics)
 Result<> critic_stage(const RunConfig& config, Critic* critic, const ComputeUse& compute, const StepTable& table,
                       int64_t step, RunCounters& counters, MetricSet& metrics) {
   if (critic == nullptr) return {};
-  const ComputeTimer timer(metrics, "timing_s/update_critic", "perf/mfu/critic", compute);
+  ComputeTimer timer(metrics, "timing_s/update_critic", "perf/mfu/critic", compute);
   const std::vector<int64_t> rows = all_rows(table);
   std::optional<FiniteStep> open_step;  // the last update: the device may still compute its norm
   const auto settle = [&] {
@@ -234,6 +234,9 @@ Result<> critic_stage(const RunConfig& config, Critic* critic, const ComputeUse&
   }
   settle();
   add_critic_metrics(table, metrics);
+  const Stopwatch leaving;
+  TRY(rest_state(critic->optimizer, metrics));
+  timer.leave_out(leaving.elapsed_s());
   return {};
 }
 

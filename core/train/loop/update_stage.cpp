@@ -13,6 +13,7 @@
 #include "train/loop/stages.h"
 #include "train/report/stage_timer.h"
 #include "train/report/step_metrics.h"
+#include "train/run/offloading.h"
 
 namespace mortise {
 
@@ -253,7 +254,8 @@ class StepUpdates {
 Result<> update_stage(const RunSettings& run, DataParts& data, LearnerParts& learning, RunProgress& progress,
                       const UpdateHooks& hooks) {
   if (progress.step.work.step < run.config.trainer.critic_warmup) return {};
-  return StepUpdates(run, data, learning, progress, hooks).make();
+  TRY(StepUpdates(run, data, learning, progress, hooks).make());
+  return rest_state(*learning.optimizer, progress.step.work.metrics);
 }
 
 void record_outcome(RunCounters& counters, int64_t update, bool skipped) {

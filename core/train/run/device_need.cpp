@@ -18,17 +18,21 @@ namespace {
 
 using Parts = std::vector<MemoryPart>;
 
-std::string offloaded_by(const std::string& key, Offloading now) {
-  return now == Offloading::kNone ? fmt::format("set {} = \"file\"", key) : "";
+template <class Place>
+std::string offloaded_by(const std::string& key, Place now) {
+  return now != Place::kFile ? fmt::format("set {} = \"file\"", key) : "";
 }
 
-// What stays from the first step to the last.
-Parts held_parts(const MemoryEstimate& memory, const RunConfig& config) {
+// What stays from the first step to the last; while the run samples, without what rests on the host.
+Parts held_parts(const MemoryEstimate& memory, const RunConfig& config, bool is_learning) {
+  const auto resting = [is_learning](double bytes) { return is_learning ? 0.0 : bytes; };
   const bool moves_reference = !config.model.trains_adapter() || config.ref.has_own_weights();
   return {{"weights", memory.weights, ""},
-          {"optimizer", memory.moments, offloaded_by("actor.optim.offload", config.actor.optim.offload)},
+          {"optimizer", memory.moments - resting(memory.resting),
+           offloaded_by("actor.optim.offload", config.actor.optim.offload)},
           {"reference", memory.reference, moves_reference ? offloaded_by("ref.offload", config.ref.offload) : ""},
-          {"critic", memory.critic, offloaded_by("critic.optim.offload", config.critic.optim.offload)},
+          {"critic", memory.critic - resting(memory.resting_critic),
+           offloaded_by("critic.optim.offload", config.critic.optim.offload)},
           {"teacher", memory.teacher, ""},
           {"reward models", memory.reward_models, ""}};
 }
@@ -72,7 +76,7 @@ Result<MemoryNeed> need_of(const RunSettings& run, const PluginRegistry& registr
 }  // namespace
 
 MemoryNeed device_need(const MemoryEstimate& memory, const RunConfig& config, int num_ranks) {
-  const Parts held = held_parts(memory, config);
+  const Parts held = held_parts(memory, config, /*is_learning=*/false);
   const Parts cache = {{"weights that sample", memory.rollout, ""},
                        {"KV cache", memory.kv_cache, "lower rollout.kv_cache_mib"},
                        {"decode graphs", memory.graphs, "set rollout.enforce_eager = true"}};
@@ -96,7 +100,9 @@ MemoryNeed device_need(const MemoryEstimate& memory, const RunConfig& config, in
   Parts update = {{"activations", memory.activations, layers}, {"head", memory.head, ""}};
   if (memory.stepped > memory.activations + memory.head)
     update = {{"copies of parameters in steps", memory.stepped, ""}};
-  need.learning = joined(joined(joined(held, kept), {{"gradients", memory.gradients, ""}}), update);
+  need.learning = joined(
+      joined(joined(held_parts(memory, config, /*is_learning=*/true), kept), {{"gradients", memory.gradients, ""}}),
+      update);
   return need;
 }
 

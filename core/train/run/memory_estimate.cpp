@@ -377,14 +377,14 @@ void offload_memory(const ModelConfig& model, const TrainedSize& trained, const 
     return is_cut ? largest / num_sharers : largest;
   };
   double of_critic = 0;
-  if (config.critic.optim.offload == Offloading::kFile) {
+  if (config.critic.optim.offload == StateOffloading::kFile) {
     of_critic = move_stepped(critic.moments / (config.ranks.zero_stage > 0 ? num_ranks : 1),
                              piece(config.critic.optim, critic.largest_moments, num_ranks), memory.critic, memory);
     const double own_masters = config.ranks.zero_stage < 3 ? critic.masters : critic.masters / num_ranks;
     const double masters = keeps_masters ? 0.0 : own_masters;
     of_critic += move_stepped(masters, masters / layers, memory.critic, memory);
   }
-  if (config.actor.optim.offload == Offloading::kFile) {
+  if (config.actor.optim.offload == StateOffloading::kFile) {
     const bool is_split = !has_lora && update_rule(config.actor.optim)->steps_numbers();
     const double largest =
         piece(config.actor.optim, trained.largest_moments / static_cast<double>(is_split ? num_parts : 1),
@@ -396,6 +396,11 @@ void offload_memory(const ModelConfig& model, const TrainedSize& trained, const 
     memory.stepped += move_stepped(masters, masters / layers, memory.weights, memory);
   }
   memory.stepped = std::max(memory.stepped, of_critic);  // one steps after the other
+  if (trained.is_on_device) {
+    if (config.actor.optim.offload == StateOffloading::kWhileSampling) memory.resting = memory.moments;
+    if (config.critic.optim.offload == StateOffloading::kWhileSampling)
+      memory.resting_critic = critic.moments / (config.ranks.zero_stage > 0 ? num_ranks : 1);
+  }
   if (config.ref.offload == Offloading::kFile && (!has_lora || config.ref.has_own_weights())) {
     const double embedding = static_cast<double>(own.vocab_size * own.hidden_size * num_bytes(dtype)) / num_owners;
     move_to_files(memory.reference, std::max(embedding, memory.reference / layers), memory.reference, memory);

@@ -17,9 +17,11 @@ namespace mortise {
 struct MemoryEstimate {
   double weights = 0, gradients = 0, moments = 0, reference = 0, activations = 0, rollout = 0, kv_cache = 0;
   double head = 0, critic = 0, reward_models = 0, teacher = 0;
-  double attention = 0;        // what threads need for attention in training, on the CPU
-  double graphs = 0;           // what decode graphs keep on a GPU
-  double files = 0;            // in files in place of memory (offload)
+  double attention = 0;  // what threads need for attention in training, on the CPU
+  double graphs = 0;     // what decode graphs keep on a GPU
+  double files = 0;      // in files in place of memory (offload)
+  // What of `moments` and of `critic` is in the host's memory while a run on a GPU samples.
+  double resting = 0, resting_critic = 0;
   double program = 130 << 20;  // the program, its libraries and what they keep
   double sampled = 0;          // what sampling keeps for updates (rollout.reuse_forward_mib)
   double experts = 0;          // that the tokens of a step took (actor.router_replay.mode)

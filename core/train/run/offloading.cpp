@@ -9,6 +9,7 @@
 #include "config/optim_groups.h"
 #include "foundation/base/at_place.h"
 #include "learn/optim/weight_shards.h"
+#include "train/report/stage_timer.h"
 
 namespace mortise {
 namespace {
@@ -32,7 +33,7 @@ Result<> offload_optimizer(Env& env, const LoadedConfig& loaded, int num_ranks, 
                            Optimizer& optimizer) {
   const RunConfig& config = loaded.config;
   const OptimConfig& optim = optim_of(config, table);
-  if (optim.offload == Offloading::kNone) return {};
+  if (optim.offload != StateOffloading::kFile) return {};
   const std::shared_ptr<Offload> files = offload_files(env, config.trainer);
   TRY(at_place(loaded.where("trainer.offload_dir"), optimizer.offload(files)));
   if (model.device().by_operators && masters_stay_on_device(config, num_ranks)) {
@@ -44,6 +45,12 @@ Result<> offload_optimizer(Env& env, const LoadedConfig& loaded, int num_ranks, 
   if (shards != nullptr) TRY(at_place(loaded.where("trainer.offload_dir"), shards->offload_masters(files)));
   give_freed_pages_back();
   return {};
+}
+
+Result<> rest_state(Optimizer& optimizer, MetricSet& metrics) {
+  if (!optimizer.rests()) return {};
+  const StageTimer timer(metrics, "timing_s/offload_optimizer");
+  return optimizer.rest();
 }
 
 Result<> offload_reference(Env& env, const LoadedConfig& loaded, Model& reference) {

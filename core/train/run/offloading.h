@@ -6,6 +6,7 @@
 
 #include "config/load.h"
 #include "foundation/base/env.h"
+#include "foundation/metrics/registry.h"
 #include "learn/optim/optimizer.h"
 #include "model/model.h"
 
@@ -23,6 +24,9 @@ namespace mortise {
 // called once, before the first step.
 Result<> offload_optimizer(Env& env, const LoadedConfig& loaded, int num_ranks, const std::string& table, Model& model,
                            Optimizer& optimizer);
+
+// Behind the updates of a step: the state leaves the device if optim.offload is while_sampling.
+Result<> rest_state(Optimizer& optimizer, MetricSet& metrics);
 
 // Gives free memory back to the system now, and from now on also that of each large tensor when it is freed. Without
 // this call the program keeps freed pages for its next step (foundation/base/freed_memory.h), and the gaps between them

@@ -134,12 +134,21 @@ std::unique_ptr<const UpdateRule> update_rule(const OptimConfig& optim) {
   return make_adamw(adamw);
 }
 
+namespace {
+
+StateMemory state_memory(StateOffloading offload, bool is_on_device) {
+  if (offload == StateOffloading::kFile) return StateMemory::kLater;
+  return offload == StateOffloading::kWhileSampling && is_on_device ? StateMemory::kHost : StateMemory::kNow;
+}
+
+}  // namespace
+
 Optimizer make_optimizer(Model& model, const OptimConfig& optim, const ParameterGroups& groups, std::string state_name,
                          const ZeroOptions& zero, const RoundingSeed& rounding) {
   std::vector<OptimizedParameter> parameters =
       optimized_parameters(model.trainable(), model.embedding_weight(), model.head_weight(), optim, groups);
   Optimizer out(std::move(parameters), update_rule(optim), optim.weight_decay, std::move(state_name), zero,
-                optim.offload == Offloading::kNone ? StateMemory::kNow : StateMemory::kLater);
+                state_memory(optim.offload, model.device().by_operators));
   if (optim.master_weights || !model.has_rounded_matrices() || model.trains_lora()) return out;
   model.drop_masters();
   out.step_rounded(std::make_shared<const RoundedStep>(model, out.parameters(), rounding));

@@ -129,9 +129,11 @@ TEST(ImportServers, AnEngineThatSleepsGivesItsMemoryBack) {
   EXPECT_TRUE(config_of(taken({}, "swift", swift + "1").toml).rollout.sleep_while_training);
   const std::string off = taken({}, "swift", swift + "0 --offload_optimizer true").toml;
   EXPECT_FALSE(config_of(off).rollout.sleep_while_training);
-  EXPECT_THAT(off, HasSubstr("actor.optim.offload = \"file\" frees its memory"));
-  const std::string ahead = taken({}, "swift", swift + "1 --async_generate true").toml;
+  EXPECT_EQ(config_of(off).actor.optim.offload, StateOffloading::kWhileSampling);
+  const std::string ahead = taken({}, "swift", swift + "1 --offload_optimizer true --async_generate true").toml;
   EXPECT_FALSE(config_of(ahead).rollout.sleep_while_training);
+  EXPECT_EQ(config_of(ahead).actor.optim.offload, StateOffloading::kNone);
+  EXPECT_THAT(ahead, HasSubstr("sampling ahead runs next to the updates, which need the state"));
   EXPECT_THAT(ahead, HasSubstr("sampling ahead needs its keys and values while the run trains"));
 }
 

@@ -89,10 +89,13 @@ TEST(LockedUpdates, LearnByKernelsWhatCpuTensorsLearn) {
 // A policy of a family there, with its optimizer.
 struct PlacedPolicy {
   Model model;
-  AdamW optimizer;
+  Optimizer optimizer;
 
-  PlacedPolicy(const ModelConfig& config, const ComputeDevice& device, const std::string& dtype = "float64")
-      : model(place(Model::random(config, 5, dtype).value(), device)), optimizer(TestPolicy::parameters(model), {}) {
+  PlacedPolicy(const ModelConfig& config, const ComputeDevice& device, const std::string& dtype = "float64",
+               StateMemory memory = StateMemory::kNow)
+      : model(place(Model::random(config, 5, dtype).value(), device)),
+        optimizer(TestPolicy::parameters(model), make_adamw({}), AdamWOptions().weight_decay, "actor.optim", {},
+                  memory) {
     at::set_num_threads(1);
   }
   static Model place(Model model, const ComputeDevice& device) {
@@ -163,28 +166,76 @@ TEST(LockedUpdates, RecordedExpertsAreTakenAgain) {
 }
 
 // What a checkpoint holds is read through the host, and goes back: the run goes on with the same bits.
+void copy_state(Optimizer& from, Optimizer& to) {
+  StatefulRegistry saved, loaded;
+  ASSERT_OK(saved.add(from));
+  ASSERT_OK(loaded.add(to));
+  StateSnapshot snapshot = saved.save().value();
+  std::deque<std::string> files;
+  for (TensorView& view : snapshot.tensors) {
+    if (view.source == nullptr) continue;
+    std::string& bytes =
+        files.emplace_back(dtype_bytes(view.dtype) * static_cast<size_t>(num_elements(view.shape).value()), '\0');
+    ASSERT_OK(view.source->read(0, std::as_writable_bytes(std::span(bytes))));
+    view.bytes = std::as_bytes(std::span(bytes));
+  }
+  EXPECT_FALSE(snapshot.tensors.empty());
+  ASSERT_OK(loaded.load(snapshot, "memory"));
+}
+
 TEST(LockedUpdates, AResumeHasTheSameBits) {
   const RandomRows rows(false);
   for (const char* dtype : {"float32", "bfloat16"}) {
     PlacedPolicy straight(small_config(29, 2), locked(), dtype), resumed(small_config(29, 2), locked(), dtype);
     straight.learn(rows.batch);
-    StatefulRegistry saved, loaded;
-    ASSERT_OK(saved.add(straight.optimizer));
-    ASSERT_OK(loaded.add(resumed.optimizer));
-    StateSnapshot snapshot = saved.save().value();
-    std::deque<std::string> files;
-    for (TensorView& view : snapshot.tensors) {
-      if (view.source == nullptr) continue;
-      std::string& bytes =
-          files.emplace_back(dtype_bytes(view.dtype) * static_cast<size_t>(num_elements(view.shape).value()), '\0');
-      ASSERT_OK(view.source->read(0, std::as_writable_bytes(std::span(bytes))));
-      view.bytes = std::as_bytes(std::span(bytes));
-    }
-    EXPECT_FALSE(files.empty());
-    ASSERT_OK(loaded.load(snapshot, "memory"));
+    copy_state(straight.optimizer, resumed.optimizer);
     resumed.model.copy_numbers(straight.model);
     for (PlacedPolicy* policy : {&straight, &resumed}) policy->learn(rows.batch);
     expect_same_numbers(resumed.numbers(), straight.numbers(), 0.0);
+  }
+}
+
+// A state that rests on the host between the updates of two steps: its memory on the device is free, and the bits are those
+// of a state that stays. What was saved before updates is what it was behind them, and a resume goes on with it.
+TEST(LockedUpdates, AStateThatRestsOnTheHostLeavesTheDevice) {
+  const RandomRows rows(false);
+  const KernelsOnLockedMemory kernels;
+  for (const char* dtype : {"float64", "float32"}) {  // by operators, and by the kernels
+    SCOPED_TRACE(dtype);
+    const ModelConfig config = small_config(29, 2);
+    const size_t none = test::bytes_on_locked_device();
+    PlacedPolicy stays(config, locked(), dtype);
+    const size_t before = test::bytes_on_locked_device();
+    PlacedPolicy rests(config, locked(), dtype, StateMemory::kHost);
+    const size_t of_model = test::bytes_on_locked_device() - before;
+    const auto state = static_cast<size_t>(state_bytes(*make_adamw({}), rests.optimizer.parameters()));
+    EXPECT_GE(before - none, of_model + state) << "the state is not there yet";
+    for (PlacedPolicy* policy : {&stays, &rests}) policy->learn(rows.batch);
+    const size_t learnt = test::bytes_on_locked_device();
+    ASSERT_OK(rests.optimizer.rest());
+    const size_t rested = test::bytes_on_locked_device();
+    EXPECT_GE(learnt, rested + state);
+    ASSERT_OK(rests.optimizer.rest());
+    StatefulRegistry saved;
+    ASSERT_OK(saved.add(rests.optimizer));
+    const StateSnapshot snapshot = saved.save().value();
+    const auto digest = [&] {
+      std::string bytes;
+      for (const TensorView& view : snapshot.tensors)
+        bytes.append(reinterpret_cast<const char*>(view.bytes.data()), view.bytes.size());
+      return bytes;
+    };
+    const std::string kept = digest();
+    EXPECT_EQ(kept.size(), state);
+    PlacedPolicy resumed(config, locked(), dtype, StateMemory::kHost);
+    copy_state(rests.optimizer, resumed.optimizer);
+    resumed.model.copy_numbers(rests.model);
+    for (PlacedPolicy* policy : {&stays, &rests, &resumed}) policy->learn(rows.batch);
+    EXPECT_EQ(digest(), kept);
+    expect_same_numbers(rests.numbers(), stays.numbers(), 0.0);
+    expect_same_numbers(resumed.numbers(), stays.numbers(), 0.0);
+    ASSERT_OK(rests.optimizer.rest());
+    EXPECT_NE(digest(), kept);
   }
 }
 

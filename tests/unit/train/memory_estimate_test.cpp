@@ -511,6 +511,30 @@ TEST(DeviceNeed, ADeviceHasEveryModelAndWhatItDoesNow) {
   EXPECT_EQ(device_need(memory, config, 1).bytes(MemoryUse::kUpdates), kModels + 3.0) << "cache and graphs are freed";
 }
 
+// What rests on the host is on the device in updates alone.
+TEST(DeviceNeed, StatesThatLeaveCountInUpdatesAlone) {
+  const ModelConfig model = small_config(4096, 12);
+  const Spread run(model, {"actor.optim.offload=while_sampling", "critic.optim.offload=while_sampling"});
+  TrainedSize trained = run.trained;
+  CriticBytes critic;
+  critic.moments = 64.0;
+  MemoryEstimate memory = run.shared;
+  memory.critic = 100.0;
+  const MemoryEstimate before = memory;
+  offload_memory(model, trained, run.loaded.config, false, 2, critic, memory);
+  EXPECT_EQ(memory.resting, 0.0) << "the CPU has one memory";
+  trained.is_on_device = true;
+  offload_memory(model, trained, run.loaded.config, false, 2, critic, memory);
+  EXPECT_GT(memory.moments, 0.0);
+  EXPECT_EQ(memory.total(), before.total());
+  const auto need = [&](const MemoryEstimate& one, MemoryUse use) {
+    return device_need(one, run.loaded.config, 2).bytes(use);
+  };
+  EXPECT_DOUBLE_EQ(need(before, MemoryUse::kSampling) - need(memory, MemoryUse::kSampling),
+                   memory.moments + (run.loaded.config.ranks.zero_stage > 0 ? 32.0 : 64.0));
+  EXPECT_DOUBLE_EQ(need(memory, MemoryUse::kUpdates), need(before, MemoryUse::kUpdates));
+}
+
 TEST(DeviceNeed, NamesTheKeysThatLowerAPart) {
   MemoryEstimate memory;
   const auto way = [&](const RunConfig& config, MemoryUse use, const std::string& part) {
@@ -526,7 +550,7 @@ TEST(DeviceNeed, NamesTheKeysThatLowerAPart) {
   EXPECT_EQ(way(config, MemoryUse::kUpdates, "reference"), "set ref.offload = \"file\"");
   EXPECT_EQ(way(config, MemoryUse::kUpdates, "activations"),
             "lower actor.ppo_max_token_len_per_gpu or set model.enable_gradient_checkpointing = true");
-  config.actor.optim.offload = Offloading::kFile;
+  config.actor.optim.offload = StateOffloading::kFile;
   config.model.enable_gradient_checkpointing = true;
   config.model.lora_rank = 8;
   config.actor.ppo_micro_batch_size_per_gpu = 2;
