@@ -7,10 +7,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
 #include <deque>
+#include <filesystem>
+#include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
@@ -77,6 +80,19 @@ class Process {
   int lives_ = -1;  // the read end of a pipe; the process and the engine have the other one
   std::optional<int> code_;
 };
+
+// The processes that this one has started, in the order of their numbers.
+inline std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> children;
+  const Path tasks = Path("/proc") / std::to_string(parent) / "task";
+  std::error_code gone;
+  for (const auto& task : std::filesystem::directory_iterator(tasks, gone)) {
+    std::ifstream file(task.path() / "children");
+    for (pid_t child = 0; file >> child;) children.push_back(child);
+  }
+  std::sort(children.begin(), children.end());
+  return children;
+}
 
 // The names that are made in a folder or renamed to something in it, as they come; or what other events ask for.
 class FolderWatch {

@@ -8,13 +8,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <thread>
 
 #include "foundation/base/clock.h"
 #include "foundation/base/memory.h"
 #include "foundation/base/rng.h"
 #include "in_process.h"
+#include "process.h"
 #include "support/long_run.h"
 
 namespace mortise::test {
@@ -56,18 +56,6 @@ class StepEnv final : public ForwardingEnv {
   };
   std::function<void(bool)> after_row_;
 };
-
-std::vector<pid_t> children_of(pid_t parent) {
-  std::vector<pid_t> children;
-  const Path tasks = Path("/proc") / std::to_string(parent) / "task";
-  std::error_code gone;
-  for (const auto& task : std::filesystem::directory_iterator(tasks, gone)) {
-    std::ifstream file(task.path() / "children");
-    for (pid_t child = 0; file >> child;) children.push_back(child);
-  }
-  std::sort(children.begin(), children.end());
-  return children;
-}
 
 int64_t num_open_files() {
   int64_t count = 0;

@@ -125,6 +125,8 @@ struct RankWatch::Shared : std::enable_shared_from_this<RankWatch::Shared> {
   Notice notice_of_waiting(const Situation& s);
   bool is_long_late(const Situation& s, double elapsed_s);
   void look_for_ended_processes(std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] bool is_hang(const Situation& s, const Verdict& found) const;
+  void write_stacks(std::unique_lock<std::mutex>& lock);
   void settle(std::unique_lock<std::mutex>& lock, const Verdict& found);
   void set_verdict(const Verdict& found);
   [[nodiscard]] Error error_of(const Verdict& found, std::string_view stage) const;
@@ -276,6 +278,7 @@ void RankWatch::Shared::judge_once(std::unique_lock<std::mutex>& lock, double el
   s.store_lost = store_lost_s > seconds_of(kDyingLimit);
   s.store_silent_s = store_silent_s;
   if (const auto found = diagnose(s, options.limits)) {
+    if (is_hang(s, *found)) write_stacks(lock);
     settle(lock, *found);
     return;
   }
@@ -292,8 +295,22 @@ void RankWatch::Shared::judge_once(std::unique_lock<std::mutex>& lock, double el
                     "stacks of its threads",
                     late_s, options.rank, place));
   }
-  if (is_late || notice.has_stacks)
-    log_info_at(LogPlace::kFile, fmt::format("the threads of rank {} are here:\n{}", options.rank, thread_stacks()));
+  lock.lock();
+  if (is_late || notice.has_stacks) write_stacks(lock);
+}
+
+// No rank has failed, no process has ended and no connection has closed: the blamed rank says nothing, or does not arrive.
+bool RankWatch::Shared::is_hang(const Situation& s, const Verdict& found) const {
+  if (s.call_failed || s.store_lost) return false;
+  if (found.rank < 0) return true;
+  const RankView& view = views[static_cast<size_t>(found.rank)];
+  return view.state.status == RankStatus::kRunning && !view.has_ended;
+}
+
+// Those of this rank's threads, into its log file.
+void RankWatch::Shared::write_stacks(std::unique_lock<std::mutex>& lock) {
+  lock.unlock();
+  log_info_at(LogPlace::kFile, fmt::format("the threads of rank {} are here:\n{}", options.rank, thread_stacks()));
   lock.lock();
   looked = Clock::now();  // threads that do not answer take time: this process was not stopped meanwhile
 }

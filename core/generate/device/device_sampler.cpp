@@ -63,7 +63,8 @@ void DeviceSampler::draw_on_host(const at::Tensor& logits_NV, std::span<const Dr
 }
 
 DrawInputs DrawInputs::on(const c10::Device& device) const {
-  return {sent_to(device, draws), edits.defined() ? sent_to(device, edits) : edits, num_top, most_top};
+  const auto place = [&](const at::Tensor& bytes) { return bytes.defined() ? sent_to(device, bytes) : bytes; };
+  return {place(draws), place(edits), place(num_top), most_top};
 }
 
 DrawInputs DeviceSampler::inputs(std::span<const DrawRow> rows) const {
@@ -72,17 +73,19 @@ DrawInputs DeviceSampler::inputs(std::span<const DrawRow> rows) const {
   const auto num_rows = static_cast<int64_t>(rows.size());
   const auto [draw_bytes, draws] = host_array<MortiseCudaDraw>(num_rows);
   const auto [edit_bytes, edits] = host_array<MortiseCudaEdits>(has_edits ? num_rows : 0);
+  std::vector<int32_t> num_top;
   for (size_t i = 0; i < rows.size(); ++i) {
     const GenerateRequest& request = rows[i].sample->group->request;
     draws[i] = draw_of(request.sampling, uniform_of(rows[i]));
-    out.num_top.push_back(static_cast<int32_t>(std::min(request.num_top_log_probs, layers_.config().vocab_size)));
-    out.most_top = std::max(out.most_top, out.num_top.back());
+    num_top.push_back(static_cast<int32_t>(std::min(request.num_top_log_probs, layers_.config().vocab_size)));
+    out.most_top = std::max(out.most_top, num_top.back());
     if (!has_edits) continue;
     const int64_t position = static_cast<int64_t>(rows[i].sample->sequence.ids.size()) + rows[i].num_later;
     edits[i] = rows[i].history == nullptr ? MortiseCudaEdits{} : rows[i].history->edits(request.sampling, position);
   }
   out.draws = draw_bytes;
   if (has_edits) out.edits = edit_bytes;
+  if (out.most_top > 0) out.num_top = at::tensor(num_top, at::kInt);
   return out;
 }
 
@@ -105,11 +108,9 @@ DrawnRows DeviceSampler::draw_block(const at::Tensor& logits_NV, const DrawInput
                                  edited, static_cast<MortiseCudaDrawn*>(out.drawn.mutable_data_ptr()), stream),
                 "sample");
   if (placed.most_top == 0) return out;
-  const std::vector<int32_t> own(placed.num_top.begin() + begin, placed.num_top.begin() + begin + num_rows);
-  const at::Tensor counts = sent_to(logits.device(), at::tensor(own, at::kInt));
   out.top = at::empty({num_rows, placed.most_top * static_cast<int64_t>(sizeof(MortiseCudaTop))}, out.drawn.options());
   check_started(kernels_->top(logits.const_data_ptr<float>(), num_rows, vocab, static_cast<int32_t>(vocab), draws,
-                              counts.const_data_ptr<int32_t>(), placed.most_top,
+                              placed.num_top.const_data_ptr<int32_t>() + begin, placed.most_top,
                               static_cast<MortiseCudaTop*>(out.top.mutable_data_ptr()), stream),
                 "top");
   return out;
@@ -173,7 +174,8 @@ std::vector<DrawnToken> DeviceSampler::finish(StartedDraws& draws) {
     own.token = {tokens[i].id, tokens[i].log_prob, tokens[i].filtered_log_prob};
     if (!best.defined()) continue;
     const auto* const top = static_cast<const MortiseCudaTop*>(best.select(0, i).const_data_ptr());
-    for (int32_t t = 0; t < draws.num_top[static_cast<size_t>(i)]; ++t) own.top.push_back({top[t].id, top[t].log_prob});
+    const int32_t num_top = draws.num_top.const_data_ptr<int32_t>()[i];
+    for (int32_t t = 0; t < num_top; ++t) own.top.push_back({top[t].id, top[t].log_prob});
   }
   return out;
 }

@@ -37,10 +37,10 @@ struct DrawnToken {
 
 // What the kernels need to know of rows. Arrays are bytes, on the host or on the device.
 struct DrawInputs {
-  at::Tensor draws;                   // MortiseCudaDraw of each row
-  at::Tensor edits;                   // MortiseCudaEdits of each row; undefined if none has any
-  std::vector<int32_t> num_top = {};  // the likeliest tokens that each row wants
-  int32_t most_top = 0;
+  at::Tensor draws;         // MortiseCudaDraw of each row
+  at::Tensor edits;         // MortiseCudaEdits of each row; undefined if none has any
+  at::Tensor num_top = {};  // int32, the likeliest tokens that each row wants; undefined if none wants any
+  int32_t most_top = 0;     // places for them in each row
 
   [[nodiscard]] DrawInputs on(const c10::Device& device) const;
 };
@@ -55,7 +55,7 @@ struct DrawnRows {
 struct StartedDraws {
   DrawnRows rows;
   std::optional<HostCopy> drawn = {}, top = {};  // the numbers of both, where they are defined
-  std::vector<int32_t> num_top = {};             // by row
+  at::Tensor num_top = {};                       // as in DrawInputs, on the host
 
   [[nodiscard]] at::Tensor ids() const { return rows.drawn.view(at::kLong).select(1, 0); }
 };

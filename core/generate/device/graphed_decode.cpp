@@ -27,6 +27,11 @@ int64_t class_of_splits(int64_t longest) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(longest / MORTISE_CUDA_SPLIT_TOKENS + 1)));
 }
 
+// Places for the likeliest tokens of rows that want up to so many.
+int32_t class_of_top(int32_t most_top) {
+  return most_top == 0 ? 0 : static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(most_top)));
+}
+
 // [rows, bytes] of a buffer get `host`, and the padding behind gets `pad`.
 template <class T>
 void write_rows(const at::Tensor& buffer, int64_t rows, const at::Tensor& host, const T& pad) {
@@ -105,6 +110,7 @@ void GraphedDecode::notice_moved_memory(int64_t num_rows, int64_t num_pages) {
   table_ = at::zeros({more_rows, more_pages}, place.dtype(at::kInt));
   draws_ = at::zeros({more_rows, static_cast<int64_t>(sizeof(MortiseCudaDraw))}, place.dtype(at::kByte));
   edits_ = at::zeros({more_rows, static_cast<int64_t>(sizeof(MortiseCudaEdits))}, place.dtype(at::kByte));
+  num_top_ = at::zeros({more_rows}, place.dtype(at::kInt));
 }
 
 void GraphedDecode::fill(const Size& size, const at::Tensor& table_NP, const at::Tensor& ids_N,
@@ -119,10 +125,13 @@ void GraphedDecode::fill(const Size& size, const at::Tensor& table_NP, const at:
   MortiseCudaDraw greedy{0, 1, 1, 0, 0, 1, 0};
   write_rows(draws_, size.rows, inputs.draws, greedy);
   if (size.has_edits) write_rows(edits_, size.rows, inputs.edits, MortiseCudaEdits{});
+  if (size.num_top == 0) return;
+  num_top_.narrow(0, 0, count).copy_(sent_to(num_top_.device(), inputs.num_top));
+  num_top_.narrow(0, count, padding).zero_();
 }
 
 // The drawn tokens of all rows, from what is in the buffers.
-at::Tensor GraphedDecode::compute(const Size& size) const {
+DrawnRows GraphedDecode::compute(const Size& size) const {
   DevicePass pass;
   pass.slots.resize(static_cast<size_t>(size.rows));
   std::iota(pass.slots.begin(), pass.slots.end(), 0);
@@ -135,14 +144,17 @@ at::Tensor GraphedDecode::compute(const Size& size) const {
   batch.positions_N = pass.positions_N;
   ForwardOptions options;
   cache_.read_by(pass, options);
-  const DrawInputs inputs{
-      draws_.narrow(0, 0, size.rows), size.has_edits ? edits_.narrow(0, 0, size.rows) : at::Tensor(), {}, {}};
-  return sampler_.draw(model_.forward_hidden(batch, options), inputs).drawn;
+  DrawInputs inputs{draws_.narrow(0, 0, size.rows), {}};
+  if (size.has_edits) inputs.edits = edits_.narrow(0, 0, size.rows);
+  if (size.num_top > 0) inputs.num_top = num_top_.narrow(0, 0, size.rows);
+  inputs.most_top = size.num_top;
+  return sampler_.draw(model_.forward_hidden(batch, options), inputs);
 }
 
 StartedDraws GraphedDecode::run(const DevicePass& pass, const at::Tensor& ids_N, std::span<const int64_t> positions,
                                 const DrawInputs& inputs) {
-  const Size size{class_of_rows(pass.num_decoding()), class_of_splits(pass.longest), inputs.edits.defined()};
+  const Size size{class_of_rows(pass.num_decoding()), class_of_splits(pass.longest), inputs.edits.defined(),
+                  class_of_top(inputs.most_top)};
   const at::Tensor table = cache_.rows_of_table(pass);
   notice_moved_memory(size.rows, table.size(1));
   fill(size, table, ids_N, positions, inputs);
@@ -155,7 +167,9 @@ StartedDraws GraphedDecode::run(const DevicePass& pass, const at::Tensor& ids_N,
     if (own.graph == nullptr) own.graph = graphs_->capture(work);
     own.graph->replay();
   }
-  return DeviceSampler::fetch({own.drawn.narrow(0, 0, ids_N.size(0)), {}}, inputs);
+  DrawnRows rows{own.drawn.drawn.narrow(0, 0, ids_N.size(0)), {}};
+  if (own.drawn.top.defined()) rows.top = own.drawn.top.narrow(0, 0, ids_N.size(0));
+  return DeviceSampler::fetch(rows, inputs);
 }
 
 }  // namespace mortise

@@ -1,6 +1,7 @@
 // Passes that give each running sample one more token, as graphs: layers, head and draws start by one call of the host.
 //
-// There is a graph for each class of sizes: rows (padded to the class), splits of attention, and whether rows have edits.
+// There is a graph for each class of sizes: rows (padded to the class), splits of attention, whether rows have edits, and
+// the likeliest tokens that a row may want.
 // The first pass of a class is computed as usual, the second is captured. Token ids, positions, tables of pages and what draws
 // need lie in buffers that stay, and are written before each pass. Padding rows write to the cache's own page for them.
 // All graphs go when memory that they use moves: keys and values, rotations, buffers, weights and their bfloat16 copies. An
@@ -32,7 +33,7 @@ struct DecodePassSize {
 };
 
 // Bytes that the graphs of all classes keep on the device, without those of the CUDA driver: what is alive at the same time
-// in the largest pass that is a graph. 0 for models without graphs.
+// in the largest pass that is a graph. 0 for models without graphs. As runs sample, which list no likeliest tokens.
 double decode_graph_bytes(const ModelConfig& config, const DecodePassSize& size);
 
 class GraphedDecode {
@@ -46,7 +47,7 @@ class GraphedDecode {
   [[nodiscard]] static bool serves(const ModelConfig& config, int64_t num_rows, bool is_rounded);
   // Whether they compute this one.
   [[nodiscard]] static bool serves(const Model& model, const DevicePass& pass, const DrawInputs& inputs) {
-    return !pass.slots.empty() && pass.pieces.empty() && inputs.most_top == 0 &&
+    return !pass.slots.empty() && pass.pieces.empty() && inputs.most_top <= kMostTop &&
            serves(model.config(), pass.num_decoding(), model.has_rounded_matrices());
   }
   // Adds a token to each of the pass's slots, and starts its draw. positions: of the rows.
@@ -55,29 +56,31 @@ class GraphedDecode {
   void forget() { graphs_by_size_.clear(); }
 
  private:
+  static constexpr int32_t kMostTop = 64;  // beyond it, listing tokens takes longer than the host needs to start a pass
   struct Size {
     int64_t rows = 0, splits = 0;
     bool has_edits = false;
+    int32_t num_top = 0;
     auto operator<=>(const Size&) const = default;
   };
   struct Captured {
     std::unique_ptr<StepGraph> graph = {};  // null: one pass was computed as usual
-    at::Tensor drawn = {};
+    DrawnRows drawn = {};
   };
   void notice_moved_memory(int64_t num_rows, int64_t num_pages);
   [[nodiscard]] std::vector<const void*> places_of_weights() const;
   void fill(const Size& size, const at::Tensor& table_NP, const at::Tensor& ids_N, std::span<const int64_t> positions,
             const DrawInputs& inputs) const;
-  [[nodiscard]] at::Tensor compute(const Size& size) const;
+  [[nodiscard]] DrawnRows compute(const Size& size) const;
 
   const Model& model_;
   PagedDeviceCache& cache_;
   const DeviceSampler& sampler_;
   std::unique_ptr<StepGraphs> graphs_;
   std::map<Size, Captured> graphs_by_size_;
-  uint64_t layout_ = 0;                                 // the cache's
-  std::vector<const void*> weights_ = {};               // where they are
-  at::Tensor ids_, positions_, table_, draws_, edits_;  // buffers, [rows] and more
+  uint64_t layout_ = 0;                                           // the cache's
+  std::vector<const void*> weights_ = {};                         // where they are
+  at::Tensor ids_, positions_, table_, draws_, edits_, num_top_;  // buffers, [rows] and more
 };
 
 }  // namespace mortise

@@ -232,6 +232,17 @@ TEST_F(DeviceKernelsTest, FilteredLogProbsAndTopLogProbsAreThoseOfTheNativeEngin
   }
 }
 
+void expect_same_top(const Sequences& got, const Sequences& want) {
+  for (const auto& [key, sequence] : want) {
+    const std::vector<TokenLogProb>& top = got.at(key).top;
+    ASSERT_EQ(top.size(), sequence.top.size()) << key.first;
+    for (size_t i = 0; i < top.size(); ++i) {
+      EXPECT_EQ(top[i].id, sequence.top[i].id) << key.first;
+      EXPECT_NEAR(top[i].log_prob, sequence.top[i].log_prob, 5e-5F);
+    }
+  }
+}
+
 // Penalties and barred tokens look at tokens that the host has not read yet. Few slots: the history of a sample that has left
 // must not stay.
 TEST_P(DeviceDecodeTest, PenaltiesAndBarredTokensAreThoseOfTheNativeEngine) {
@@ -267,14 +278,44 @@ TEST_P(DeviceDecodeTest, PenaltiesAndBarredTokensAreThoseOfTheNativeEngine) {
     options.max_num_seqs = max_num_seqs;
     const Sequences got = run_all(*make_engine(model, options), requests);
     expect_same(got, want, 5e-5F, "edits");
-    for (const auto& [key, sequence] : want) {
-      const std::vector<TokenLogProb>& top = got.at(key).top;
-      ASSERT_EQ(top.size(), sequence.top.size());
-      for (size_t i = 0; i < top.size(); ++i) {
-        EXPECT_EQ(top[i].id, sequence.top[i].id) << key.first;
-        EXPECT_NEAR(top[i].log_prob, sequence.top[i].log_prob, 5e-5F);
+    expect_same_top(got, want);
+  }
+}
+
+// Three rows and a padding one. How many tokens each row wants may change between two passes of a graph. Long lists have none.
+TEST_F(DeviceKernelsTest, GraphsListTheLikeliestTokens) {
+  const test::UseRecordedGraphs graphs;
+  const test::GraphCounts& counts = test::RecordedGraphs::counts();
+  Model model = tiny_model(), on_device = tiny_model();
+  move_to_device(on_device);
+  for (const bool has_edits : {false, true}) {
+    auto engine = make_engine(on_device);
+    const auto sampled = [&](const std::vector<int64_t>& num_top) {
+      std::vector<GenerateRequest> requests;
+      for (size_t i = 0; i < num_top.size(); ++i) {
+        SamplingParams params;
+        params.max_new_tokens = 8;
+        params.ignore_eos = true;
+        if (has_edits) params.repetition_penalty = 1.3;
+        requests.push_back(make_request(static_cast<int64_t>(i) + 1, {5 + static_cast<int64_t>(i), 20, 30}, 1, params));
+        requests.back().num_top_log_probs = num_top[i];
       }
-    }
+      const Sequences want = run_all(*make_engine(model), requests);
+      test::RecordedGraphs::reset();
+      const Sequences got = run_all(*engine, requests);
+      expect_same(got, want, 5e-5F, "top");
+      expect_same_top(got, want);
+    };
+    sampled({2, 0, 3});
+    EXPECT_GT(counts.captures, 0);
+    EXPECT_GT(counts.replays, 0);
+    sampled({0, 4, 1});
+    EXPECT_EQ(counts.warm_ups + counts.captures, 0) << "lists of three and of four use the same graph";
+    EXPECT_GT(counts.replays, 0);
+    sampled({0, 0, 0});
+    EXPECT_GT(counts.captures, 0);
+    sampled({1, 65, 0});
+    EXPECT_EQ(counts.warm_ups + counts.captures + counts.replays, 0);
   }
 }
 
