@@ -63,7 +63,7 @@ void call_once(Function function, Trans trans_a, Trans trans_b, int64_t m, int64
 }
 
 // On AMD's processors the last bits of MKL's products depend on its threads. Those of tiles of one size do not, if each is
-// the work of one thread. A product of one tile is so, whatever its sums' length: with sums of 16,384 terms, MKL's own threads
+// the work of one thread. A product of one tile is so, whatever its sums' length: with sums of 16,384 terms, two threads of MKL
 // were not faster for [8 x 8] and [1 x 512] results.
 template <class In, class T, class Function>
 void call(Function function, Trans trans_a, Trans trans_b, int64_t m, int64_t n, int64_t k, T alpha, const In* a,

@@ -118,7 +118,7 @@ TEST(RoundRanks, AnErrorIsToldWithoutTheCounter) {
   ASSERT_FALSE(ends[0].ok());
   ASSERT_FALSE(ends[1].ok());
   EXPECT_EQ(ends[0].error().what, "rank 1: no memory is left");
-  EXPECT_EQ(ends[1].error().what, "rank 1: no memory is left");
+  EXPECT_EQ(ends[1].error().what, "no memory is left");
 }
 
 TEST(RoundRanks, ARankAloneHasItsOwnError) {
