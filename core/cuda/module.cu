@@ -300,7 +300,8 @@ int mortise_cuda_expert_product(MortiseCudaIn x, int32_t divisor, const void* we
   constexpr int kFew = MORTISE_CUDA_FEW_TILE_ROWS, kMany = MORTISE_CUDA_TILE_ROWS;
   constexpr int kFewHalf = MORTISE_CUDA_FEW_TILE_ROWS_BF16, kManyHalf = MORTISE_CUDA_TILE_ROWS_BF16;
   const bool is_half = x.is_bfloat16 != 0, has_few = pairs.tile_rows == (is_half ? kFewHalf : kFew);
-  if (!has_few && pairs.tile_rows != (is_half ? kManyHalf : kMany)) return 1;
+  const uintptr_t places = reinterpret_cast<uintptr_t>(x.numbers) | reinterpret_cast<uintptr_t>(weight);
+  if ((!has_few && pairs.tile_rows != (is_half ? kManyHalf : kMany)) || places % 16 != 0) return 1;
   if (pairs.num_pairs == 0 || columns == 0) return 0;
   const ExpertProduct product{divisor, bias, pairs, depth, columns, y};
   if (is_half) {

@@ -229,15 +229,15 @@ MORTISE_CUDA_API int mortise_cuda_group_experts(const int64_t* experts, MortiseC
 /* y[pair] = x[pair / divisor] op(weight[expert]) + bias[expert]. x and weight are both float32 or both bfloat16; x has rows of
    `depth` numbers. weight: [num_experts, columns, depth], or if stacked [num_experts, depth, columns], x and weight at a
    multiple of 16 bytes. bias [num_experts, columns] may be NULL. y [num_pairs, columns]. Error 1: tiles of the other number
-   format. */
+   format, or x or weight elsewhere. */
 MORTISE_CUDA_API int mortise_cuda_expert_product(MortiseCudaIn x, int32_t divisor, const void* weight, int32_t stacked,
                                                  const float* bias, MortiseCudaExpertPairs pairs, int64_t depth,
                                                  int64_t columns, float* y, void* stream);
 /* out[token] = the sum of weights[pair] y[pair] over the token's `each` pairs, in their order. y [tokens each, width] */
 MORTISE_CUDA_API int mortise_cuda_sum_experts(const float* y, const float* weights, int64_t num_tokens, int32_t each,
                                               int64_t width, float* out, void* stream);
-/* Adds `bias` (a row; may be NULL) to qkv rows, norms and rotates queries and keys, and writes heads. Key row i is of qkv row sources[i] (NULL: of row i, and
-   num_keys = num_rows). Error 1: a head that is too large, or norms with a bias. */
+/* Adds `bias` (a row; may be NULL) to qkv rows, norms and rotates queries and keys, and writes heads. Key row i is of qkv
+   row sources[i] (NULL: of row i, and num_keys = num_rows). Error 1: a head that is too large, or norms with a bias. */
 MORTISE_CUDA_API int mortise_cuda_rotate_heads(const float* qkv, const float* bias, int64_t num_rows,
                                                MortiseCudaHeads heads, MortiseCudaHeadNorms norms,
                                                MortiseCudaRotation rotation, const int32_t* sources, int64_t num_keys,

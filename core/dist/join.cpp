@@ -34,6 +34,11 @@ std::string gave_up_key(int rank) { return fmt::format("gave_up/{}", rank); }
 
 double seconds_of(milliseconds time) { return std::chrono::duration<double>(time).count(); }
 
+// At least enough for one try.
+milliseconds left_until(Clock::time_point deadline) {
+  return std::max(milliseconds(1), std::chrono::duration_cast<milliseconds>(deadline - Clock::now()));
+}
+
 constexpr const char* kJoinStage = "start";
 
 Error join_error(const std::string& what, const std::string& next) {
@@ -143,7 +148,8 @@ Result<std::vector<RankProcess>> meet(RankStore& store, const RankPlace& place, 
   return processes_of_all(store, place);
 }
 
-// Why the host of the store cannot be found; empty if it can, or if the store is a file.
+// Why the host of the store cannot be found; empty if it can, or if the store is a file. Without a name server the answer
+// takes as long as the system waits for one.
 std::string host_problem(const StorePlace& where) {
   if (!where.file.empty()) return {};
   const std::string problem = lookup_problem(where.address);
@@ -151,8 +157,7 @@ std::string host_problem(const StorePlace& where) {
 }
 
 // A cluster may publish the name after the process has started. Until then, the terminal shows what the rank waits for.
-void warn_of_unknown_host(const StorePlace& where, const RanksConfig& config) {
-  const std::string problem = host_problem(where);
+void warn_of_unknown_host(const std::string& problem, const RanksConfig& config) {
   if (problem.empty()) return;
   log_warn(
       fmt::format("{}; this rank looks for it for {} s (ranks.join_timeout). It is the host of rank 0, from "
@@ -160,11 +165,15 @@ void warn_of_unknown_host(const StorePlace& where, const RanksConfig& config) {
                   problem, format_f64(seconds_of(config.join_timeout))));
 }
 
-Error unreachable(const Error& error, const RankPlace& place, const StorePlace& where, const RanksConfig& config) {
-  if (const std::string problem = host_problem(where); !problem.empty())
-    return join_error(fmt::format("rank {} did not find the host of the store at {} within {} s: {}", place.rank,
-                                  store_text(where), format_f64(seconds_of(config.join_timeout)), problem),
-                      "set MASTER_ADDR to the name or the address of rank 0's host");
+// `problem`: host_problem() when the rank began.
+Error unreachable(const Error& error, const std::string& problem, const RankPlace& place, const StorePlace& where,
+                  const RanksConfig& config) {
+  if (!problem.empty())
+    return join_error(
+        fmt::format("rank {} did not find the host of the store at {} within {} s: {} (when the rank "
+                    "began); the last try: {}",
+                    place.rank, store_text(where), format_f64(seconds_of(config.join_timeout)), problem, error.what),
+        "set MASTER_ADDR to the name or the address of rank 0's host");
   if (where.serve)
     return join_error(fmt::format("rank 0 cannot serve the store at {}: {}", store_text(where), error.what),
                       "choose another MASTER_PORT for all ranks");
@@ -200,9 +209,10 @@ Result<std::unique_ptr<Communicator>> join_group(const RankPlace& place, const R
   StorePlace where = store_place(place, config);
   const milliseconds timeout = config.join_timeout;
   const Clock::time_point deadline = Clock::now() + timeout;  // for the store and all ranks together
-  warn_of_unknown_host(where, config);
-  auto store = connect_store(where, timeout);
-  if (!store.ok()) return unreachable(store.error(), place, where, config);
+  const std::string problem = host_problem(where);
+  warn_of_unknown_host(problem, config);
+  auto store = connect_store(where, left_until(deadline), timeout);
+  if (!store.ok()) return unreachable(store.error(), problem, place, where, config);
   auto processes = meet(**store, place, config, deadline, where);
   if (!processes.ok()) {
     static_cast<void>((*store)->set(gave_up_key(place.rank), processes.error().to_string()));
@@ -227,7 +237,7 @@ Result<std::unique_ptr<Communicator>> join_group(const RankPlace& place, const R
   gloo.timeout = config.wait_timeout + std::chrono::minutes(1);
   where.serve = false;  // the watch has a connection of its own, which may block
   auto second = connect_store(where, std::min(timeout, kSecondConnection));
-  if (!second.ok()) return unreachable(second.error(), place, where, config);
+  if (!second.ok()) return unreachable(second.error(), "", place, where, config);
   auto watch = std::make_unique<RankWatch>(std::move(*second), std::move(options));
   return gloo_communicator(std::move(*store), std::move(watch), gloo);
 }

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "dist/communicator.h"
+#include "foundation/base/cpus.h"
 #include "support/meeting_point.h"
 
 namespace mortise::test {
@@ -214,7 +215,7 @@ class ThreadRank : public Communicator {
 class ThreadsOfRanks {
  public:
   ThreadsOfRanks() {
-    if (__builtin_cpu_is("amd") != 0) at::set_num_threads(1);
+    if (is_amd_cpu()) at::set_num_threads(1);
   }
   ~ThreadsOfRanks() { at::set_num_threads(before_); }
   ThreadsOfRanks(const ThreadsOfRanks&) = delete;

@@ -85,7 +85,8 @@ Result<std::string> C10dStore::compare_set(const std::string& key, const std::st
   return guard_store([&] { return handle_->store->compareSet(key, expected, desired); });
 }
 
-Result<std::unique_ptr<C10dStore>> connect_store(const StorePlace& place, std::chrono::milliseconds timeout) {
+Result<std::unique_ptr<C10dStore>> connect_store(const StorePlace& place, std::chrono::milliseconds timeout,
+                                                 std::optional<std::chrono::milliseconds> answer) {
   no_warnings_of_c10d();
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   const bool is_client = place.file.empty() && !place.serve;
@@ -95,7 +96,7 @@ Result<std::unique_ptr<C10dStore>> connect_store(const StorePlace& place, std::c
     // The listener may end before c10d connects, and c10d then tries until its own limit: both share one limit.
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     auto store = open_store(place, std::max(left, kLeastToConnect));
-    store->setTimeout(timeout);
+    store->setTimeout(answer.value_or(timeout));
     auto handle = std::make_shared<C10dStore::Handle>();
     handle->store = c10::make_intrusive<c10d::PrefixStore>(place.prefix, std::move(store));
     return std::make_unique<C10dStore>(std::move(handle));

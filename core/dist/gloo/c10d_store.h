@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,8 +44,10 @@ class C10dStore : public RankStore {
   std::shared_ptr<Handle> handle_;
 };
 
-// Connects; retries until the time is over. With `serve`, the store ends with the last object made from this one.
-Result<std::unique_ptr<C10dStore>> connect_store(const StorePlace& place, std::chrono::milliseconds timeout);
+// Connects; retries until the time is over. Each later call may take as long, or `answer` if that is given. With `serve`,
+// the store ends with the last object made from this one.
+Result<std::unique_ptr<C10dStore>> connect_store(const StorePlace& place, std::chrono::milliseconds timeout,
+                                                 std::optional<std::chrono::milliseconds> answer = {});
 // A store in memory, for tests: every object made from one handle is the same store.
 std::unique_ptr<C10dStore> memory_store();
 

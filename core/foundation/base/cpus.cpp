@@ -150,6 +150,15 @@ int pool_threads() {
   return set > 0 ? set : usable_cpus();
 }
 
+bool is_amd_cpu() {
+#ifdef __x86_64__
+  static const bool is_it = __builtin_cpu_is("amd") != 0;
+  return is_it;
+#else
+  return false;
+#endif
+}
+
 int usable_cpus() {
   static const int cpus = cpus_within(affinity_cpus(), own_quota());
   return cpus;

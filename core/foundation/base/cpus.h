@@ -13,6 +13,9 @@ namespace mortise {
 // At least 1. Looked up once, at the first call.
 [[nodiscard]] int usable_cpus();
 
+// Whether this is a processor of AMD with the x86-64 instructions. Those that others build after AMD's (Hygon) are not.
+[[nodiscard]] bool is_amd_cpu();
+
 // Threads of a pool without a number of its own: the number last set, else usable_cpus(). Set it before such pools are
 // made.
 void set_pool_threads(int num_threads);

@@ -81,6 +81,15 @@ bool GraphedDecode::serves(const ModelConfig& config, int64_t num_rows, bool is_
   return config.num_expert_layers() == 0 || kernels_take_experts(config, class_of_rows(num_rows), is_rounded);
 }
 
+bool GraphedDecode::serves(const Model& model, const DevicePass& pass, const DrawInputs& inputs) {
+  if (pass.slots.empty() || !pass.pieces.empty() || inputs.most_top > kMostTop) return false;
+  if (!serves(model.config(), pass.num_decoding(), model.has_rounded_matrices())) return false;
+  const DecoderWeights& weights = model.weights();
+  for (size_t layer = 0; layer < weights.layers.size(); ++layer)
+    if (weights.layers[layer].experts.defined() && !kernels_read_experts(weights.matrices(layer))) return false;
+  return true;
+}
+
 // Where the numbers are that passes read.
 std::vector<const void*> GraphedDecode::places_of_weights() const {
   std::vector<const void*> out;

@@ -46,10 +46,7 @@ class GraphedDecode {
   // bfloat16 matrices.
   [[nodiscard]] static bool serves(const ModelConfig& config, int64_t num_rows, bool is_rounded);
   // Whether they compute this one.
-  [[nodiscard]] static bool serves(const Model& model, const DevicePass& pass, const DrawInputs& inputs) {
-    return !pass.slots.empty() && pass.pieces.empty() && inputs.most_top <= kMostTop &&
-           serves(model.config(), pass.num_decoding(), model.has_rounded_matrices());
-  }
+  [[nodiscard]] static bool serves(const Model& model, const DevicePass& pass, const DrawInputs& inputs);
   // Adds a token to each of the pass's slots, and starts its draw. positions: of the rows.
   [[nodiscard]] StartedDraws run(const DevicePass& pass, const at::Tensor& ids_N, std::span<const int64_t> positions,
                                  const DrawInputs& inputs);

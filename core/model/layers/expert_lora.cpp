@@ -88,8 +88,10 @@ void merge_experts(const at::Tensor& base, const LoraMatrix& lora, bool is_stack
     at::baddbmm_out(out, base, left, right, /*beta=*/1.0, /*alpha=*/lora.scale);
     return;
   }
+  // Whether a graph is recorded, each thread decides for itself: the tasks get tensors without one.
+  const at::Tensor to = out.detach(), from = base.detach();
   compute_tasks(num_experts, [&](int, int64_t e) {
-    add_product(out.select(0, e), base.select(0, e), left.select(0, e), Trans::kNo, right.select(0, e), Trans::kNo,
+    add_product(to.select(0, e), from.select(0, e), left.select(0, e), Trans::kNo, right.select(0, e), Trans::kNo,
                 lora.scale);
   });
 }

@@ -14,12 +14,17 @@ namespace mortise {
 namespace {
 
 // By arithmetic for an H200, and not measured. Libtorch's products read all weights at the memory's rate, and the host starts
-// three of them for each expert and waits: about 20 us. The kernels multiply at 25 TFLOP/s in float32, and in bfloat16 at 150, a
-// quarter of libtorch's rate. A token of an expert costs 6 H I flops. They always take this many tokens for each expert, which
-// cost little more than reading its weights.
+// three of them for each expert and waits: about 20 us. A token of an expert costs 6 H I flops. In float32 the time of
+// libtorch's products behind that is left out. The kernels always take some tokens for each expert, which cost little more than
+// reading its weights. docs/cuda.md has numbers that follow from these.
 constexpr double kLaunches_s = 20e-6;
-constexpr double kFlops = 25e12, kFlopsOfBfloat16 = 150e12 / (1.0 - 0.25);  // less what libtorch would take for them
+constexpr double kFlops = 25e12, kFlopsOfBfloat16 = 150e12, kFlopsOfLibtorchInBfloat16 = 600e12;  // in a second
 constexpr int64_t kAlwaysTaken = 8;
+
+// Flops that the kernels do in one second more than libtorch's products take for them.
+double flops_of_a_second_more(bool is_rounded) {
+  return is_rounded ? 1.0 / (1.0 / kFlopsOfBfloat16 - 1.0 / kFlopsOfLibtorchInBfloat16) : kFlops;
+}
 
 const DeviceKernels& kernels_of(const at::Tensor& x) { return *device_kernels(x.device()); }
 
@@ -67,12 +72,24 @@ at::Tensor product_of_pairs(const at::Tensor& x, int64_t divisor, const at::Tens
 }  // namespace
 
 bool kernels_take_experts(const ModelConfig& config, int64_t num_tokens, bool is_rounded) {
+  return num_tokens <= most_tokens_of_kernels(config, is_rounded);
+}
+
+int64_t most_tokens_of_kernels(const ModelConfig& config, bool is_rounded) {
   const MoeConfig& moe = config.moe;
-  if (moe.num_experts == 0 || moe.experts_per_token > MORTISE_CUDA_MOST_EXPERTS_PER_TOKEN) return false;
+  if (moe.num_experts == 0 || moe.experts_per_token > MORTISE_CUDA_MOST_EXPERTS_PER_TOKEN) return 0;
   const double flops = 6.0 * static_cast<double>(config.hidden_size * moe.expert_size);
-  const double at_once = kLaunches_s * (is_rounded ? kFlopsOfBfloat16 : kFlops) / flops;
+  const double at_once = kLaunches_s * flops_of_a_second_more(is_rounded) / flops;
   const int64_t most = std::max(kAlwaysTaken, static_cast<int64_t>(at_once));
-  return num_tokens * moe.experts_per_token <= most * moe.num_experts;
+  return most * moe.num_experts / moe.experts_per_token;
+}
+
+bool kernels_read_experts(const LayerMatrices& matrices) {
+  constexpr uintptr_t kLoad = 16;
+  const auto is_read = [](const at::Tensor& x) {
+    return x.is_contiguous() && reinterpret_cast<uintptr_t>(x.const_data_ptr()) % kLoad == 0;
+  };
+  return is_read(matrices.expert_gate_up_E2IH) && is_read(matrices.expert_down_EHI);
 }
 
 at::Tensor kernel_mixture(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
@@ -80,8 +97,7 @@ at::Tensor kernel_mixture(const at::Tensor& x_NH, const Routing& routing, const 
   const c10::OptionalDeviceGuard own_device(x_NH.device());
   const bool is_stacked = config.moe.is_gpt_oss;
   const int64_t each = routing.experts_NK.size(1);
-  const at::Tensor gate_up_E = matrices.expert_gate_up_E2IH.contiguous(),
-                   down_E = matrices.expert_down_EHI.contiguous();
+  const at::Tensor &gate_up_E = matrices.expert_gate_up_E2IH, &down_E = matrices.expert_down_EHI;
   const at::ScalarType input = gate_up_E.scalar_type();
   const GroupedPairs grouped =
       group_pairs(routing.experts_NK.contiguous(), config.moe.num_experts, input == at::kBFloat16);

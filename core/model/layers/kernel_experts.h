@@ -18,8 +18,12 @@ namespace mortise {
 // Whether kernels compute the experts of so many tokens of this model: of few enough that libtorch's products, one expert
 // after the other, are not faster. is_rounded: the matrices are bfloat16. All layers have the same answer.
 [[nodiscard]] bool kernels_take_experts(const ModelConfig& config, int64_t num_tokens, bool is_rounded);
+// The most tokens of such a pass; 0: kernels compute none.
+[[nodiscard]] int64_t most_tokens_of_kernels(const ModelConfig& config, bool is_rounded);
+// Whether kernels can read these matrices of experts: each lies in one piece, and begins at a multiple of 16 bytes.
+[[nodiscard]] bool kernels_read_experts(const LayerMatrices& matrices);
 
-// Precondition: no gradients, and kernels_take_experts(). What adapts experts is merged into the matrices.
+// Precondition: no gradients, kernels_take_experts() and kernels_read_experts(). What adapts experts is merged into the matrices.
 at::Tensor kernel_mixture(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
                           const ExpertLeaves& leaves, const ModelConfig& config);
 

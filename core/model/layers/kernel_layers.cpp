@@ -219,17 +219,11 @@ at::Tensor experts(const at::Tensor& x_NH, const Routing& routing, const LayerMa
   });
 }
 
-// Kernels load 16 bytes of weights at a time.
-bool are_aligned(const LayerMatrices& matrices) {
-  const auto is_aligned = [](const at::Tensor& x) { return reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0; };
-  return is_aligned(matrices.expert_gate_up_E2IH) && is_aligned(matrices.expert_down_EHI);
-}
-
 // Training's passes without gradients have the bits of those with them, so kernels take sampling alone.
 at::Tensor experts_to_sample(const at::Tensor& x_NH, const Routing& routing, const LayerMatrices& matrices,
                              const ExpertLeaves& leaves, const ModelConfig& config) {
   const bool is_rounded = matrices.expert_down_EHI.scalar_type() == at::kBFloat16;
-  const bool is_taken = kernels_take_experts(config, x_NH.size(0), is_rounded) && are_aligned(matrices);
+  const bool is_taken = kernels_take_experts(config, x_NH.size(0), is_rounded) && kernels_read_experts(matrices);
   return (is_taken ? kernel_mixture : experts)(x_NH, routing, matrices, leaves, config);
 }
 

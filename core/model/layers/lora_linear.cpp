@@ -25,6 +25,7 @@ using torch::autograd::variable_list;
 struct Part {
   LoraMatrix matrix;  // without gradients
   int64_t first_row = 0;
+  bool trains_a = true;
 
   [[nodiscard]] bool is_dora() const { return matrix.magnitude_O.defined(); }
   [[nodiscard]] int64_t num_rows() const { return matrix.b_OR.size(0); }
@@ -87,7 +88,9 @@ at::Tensor joined(const std::vector<at::Tensor>& tensors, int64_t axis) {
 at::Tensor part_gradients(std::span<const Part> parts, const at::Tensor& input, const at::Tensor& dy,
                           variable_list& out) {
   std::vector<at::Tensor> a, dvs, scaled;
+  std::vector<int64_t> trained;
   for (const Part& part : parts) {
+    trained.push_back(part.trains_a ? 1 : 0);
     const LoraMatrix& m = part.matrix;
     const at::Tensor dy_part = part.columns_of(dy);
     a.push_back(m.a_RI);
@@ -102,7 +105,7 @@ at::Tensor part_gradients(std::span<const Part> parts, const at::Tensor& input, 
     const LoraMatrix& m = parts[i].matrix;
     const int64_t rank = m.a_RI.size(0);
     const at::Tensor own = reduced.narrow(1, first, rank) * m.scale;
-    out.push_back(d_a.narrow(0, first, rank));
+    out.push_back(leaf_gradient(d_a, first, rank, trained, i));
     out.push_back(transposed_times(dvs[i], own));
     if (parts[i].is_dora()) {
       at::Tensor product = times_transposed(input, m.base_OI);
@@ -212,6 +215,7 @@ at::Tensor lora_linear(const at::Tensor& x_NI, const at::Tensor& merged_OI, cons
     const LoraMatrix& part = parts[i];
     if (part.defined()) {
       LoraMatrix plain = part;
+      const bool trains_a = part.a_RI.requires_grad();
       inputs.insert(inputs.end(), {part.a_RI, part.b_OR});
       plain.a_RI = part.a_RI.detach();
       plain.b_OR = part.b_OR.detach();
@@ -219,7 +223,7 @@ at::Tensor lora_linear(const at::Tensor& x_NI, const at::Tensor& merged_OI, cons
         inputs.push_back(part.magnitude_O);
         plain.magnitude_O = part.magnitude_O.detach();
       }
-      adapters->parts.push_back({std::move(plain), row});
+      adapters->parts.push_back({std::move(plain), row, trains_a});
     }
     row += leaves[i].size(0);
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "foundation/base/cpus.h"
 #include "model/tensor/kernel.h"
 
 namespace mortise {
@@ -114,12 +115,6 @@ const Bf16Kernels* find_bf16_kernels() {
 #endif
 }
 
-bool has_fast_bf16_dot() {
-#ifdef __x86_64__
-  return find_bf16_kernels() != nullptr && __builtin_cpu_is("amd") != 0;
-#else
-  return false;
-#endif
-}
+bool has_fast_bf16_dot() { return find_bf16_kernels() != nullptr && is_amd_cpu(); }
 
 }  // namespace mortise

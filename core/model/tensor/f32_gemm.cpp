@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "foundation/base/cpus.h"
 #include "model/tensor/kernel.h"
 
 namespace mortise {
@@ -139,7 +140,7 @@ const F32Kernels* find_f32_kernels() {
 
 bool has_slow_f32_blas() {
 #ifdef __x86_64__
-  static const bool is_slow = find_f32_kernels() == &isa_avx512::kF32Kernels && __builtin_cpu_is("amd") != 0;
+  static const bool is_slow = find_f32_kernels() == &isa_avx512::kF32Kernels && is_amd_cpu();
   return is_slow;
 #else
   return false;

@@ -94,7 +94,8 @@ MemoryNeed device_need(const MemoryEstimate& memory, const RunConfig& config, in
   MemoryNeed need;
   need.start = joined(held, {{"weights that are read", memory.started, ""}});
   need.sampling =
-      joined(joined(held, cache), {{"gradients of the last update", gradients_stay ? memory.gradients : 0.0, ""}});
+      joined(joined(held, cache), {{"gradients of the last update", gradients_stay ? memory.gradients : 0.0, ""},
+                                   {"experts of a pass", memory.expert_pass, "lower rollout.max_num_batched_tokens"}});
   // Passes and steps alternate, so the larger counts. Shorter passes have no smaller head, but for very short ones: it computes
   // a chunk of the tokens at a time.
   Parts update = {{"activations", memory.activations, layers}, {"head", memory.head, ""}};

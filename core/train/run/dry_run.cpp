@@ -151,6 +151,35 @@ Result<RunEstimate> estimate(Env& env, PluginRegistry& registry, const LoadedCon
   return out;
 }
 
+Json memory_json(const MemoryEstimate& memory) {
+  const auto bytes = [](double value) { return static_cast<uint64_t>(value); };
+  return {{"weights", bytes(memory.weights)},
+          {"gradients", bytes(memory.gradients)},
+          {"optimizer", bytes(memory.moments)},
+          {"reference", bytes(memory.reference)},
+          {"activations", bytes(memory.activations)},
+          {"attention", bytes(memory.attention)},
+          {"head", bytes(memory.head)},
+          {"rollout_weights", bytes(memory.rollout)},
+          {"kv_cache", bytes(memory.kv_cache)},
+          {"decode_graphs", bytes(memory.graphs)},
+          {"experts_in_rollout", bytes(memory.expert_pass)},
+          {"sampled_forward", bytes(memory.sampled)},
+          {"experts", bytes(memory.experts)},
+          {"rows", bytes(memory.rows)},
+          {"critic", bytes(memory.critic)},
+          {"teacher", bytes(memory.teacher)},
+          {"reward_models", bytes(memory.reward_models)},
+          {"gathered_weights", bytes(memory.gathered)},
+          {"whole_parameters_in_step", bytes(memory.stepped)},
+          {"whole_weights_in_rollout", bytes(memory.whole)},
+          {"part_in_save", bytes(memory.saved)},
+          {"read_at_start", bytes(memory.started)},
+          {"program", bytes(memory.program)},
+          {"offloaded_to_files", bytes(memory.files)},
+          {"total", bytes(memory.total())}};
+}
+
 Json json_of(const RunEstimate& run, const RunConfig& config) {
   const MemoryEstimate& memory = run.memory;
   const auto bytes = [](double value) { return static_cast<uint64_t>(value); };
@@ -194,31 +223,7 @@ Json json_of(const RunEstimate& run, const RunConfig& config) {
           {"device", device_json(config, run.device, device_need(memory, config, run.ranks.num_ranks).most())},
           {"checkpoint_bytes", bytes(run.checkpoint_bytes)},
           {"free_bytes", free},
-          {"memory_bytes",
-           {{"weights", bytes(memory.weights)},
-            {"gradients", bytes(memory.gradients)},
-            {"optimizer", bytes(memory.moments)},
-            {"reference", bytes(memory.reference)},
-            {"activations", bytes(memory.activations)},
-            {"attention", bytes(memory.attention)},
-            {"head", bytes(memory.head)},
-            {"rollout_weights", bytes(memory.rollout)},
-            {"kv_cache", bytes(memory.kv_cache)},
-            {"decode_graphs", bytes(memory.graphs)},
-            {"sampled_forward", bytes(memory.sampled)},
-            {"experts", bytes(memory.experts)},
-            {"rows", bytes(memory.rows)},
-            {"critic", bytes(memory.critic)},
-            {"teacher", bytes(memory.teacher)},
-            {"reward_models", bytes(memory.reward_models)},
-            {"gathered_weights", bytes(memory.gathered)},
-            {"whole_parameters_in_step", bytes(memory.stepped)},
-            {"whole_weights_in_rollout", bytes(memory.whole)},
-            {"part_in_save", bytes(memory.saved)},
-            {"read_at_start", bytes(memory.started)},
-            {"program", bytes(memory.program)},
-            {"offloaded_to_files", bytes(memory.files)},
-            {"total", bytes(memory.total())}}}};
+          {"memory_bytes", memory_json(memory)}};
 }
 
 // A line for each part, and their sum.
@@ -238,6 +243,7 @@ std::string memory_text(const MemoryEstimate& memory, int num_ranks) {
                                                   {"or in rollouts: other weights", memory.whole},
                                                   {"or in saves: one part whole", memory.saved},
                                                   {"or at the start: what is read", memory.started},
+                                                  {"and experts of a pass in rollouts", memory.expert_pass},
                                                   {"generator's copy of the weights", memory.rollout},
                                                   {"KV cache, at most", memory.kv_cache},
                                                   {"graphs of decoding on the GPU", memory.graphs},

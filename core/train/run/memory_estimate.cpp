@@ -13,11 +13,13 @@
 #include "config/full_kl.h"
 #include "config/optim_groups.h"
 #include "generate/device/graphed_decode.h"
+#include "generate/engine.h"
 #include "learn/optim/weight_shards.h"
 #include "model/head/full_kl.h"
 #include "model/head/head_windows.h"
 #include "model/head/kept_logits.h"
 #include "model/layers/attention_products.h"
+#include "model/layers/kernel_experts.h"
 #include "model/layers/recompute.h"
 #include "model/weights/names.h"
 #include "model/weights/rounded_matrices.h"
@@ -329,6 +331,14 @@ double graph_bytes(const ModelConfig& model, const RunConfig& config) {
                                     .longest = config.data.max_prompt_length + response_length(config),
                                     .has_edits = has_edits,
                                     .is_rounded = config.model.dtype == ModelDtype::kBfloat16});
+}
+
+double expert_pass_bytes(const ModelConfig& model, const RunConfig& config) {
+  if (model.num_expert_layers() == 0 || config.model.dtype == ModelDtype::kFloat64) return 0;
+  const bool is_rounded = config.model.dtype == ModelDtype::kBfloat16;
+  const int64_t full = config.rollout.max_num_batched_tokens.value_or(default_batch_tokens(/*by_operators=*/true));
+  const int64_t tokens = std::min(full, most_tokens_of_kernels(model, is_rounded));
+  return static_cast<double>(tokens * kernel_mixture_bytes(model, is_rounded ? 2 : 4));
 }
 
 double critic_activation_bytes(const ModelConfig& critic, const TrainedSize& trained, const RunConfig& config,

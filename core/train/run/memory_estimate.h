@@ -17,9 +17,10 @@ namespace mortise {
 struct MemoryEstimate {
   double weights = 0, gradients = 0, moments = 0, reference = 0, activations = 0, rollout = 0, kv_cache = 0;
   double head = 0, critic = 0, reward_models = 0, teacher = 0;
-  double attention = 0;  // what threads need for attention in training, on the CPU
-  double graphs = 0;     // what decode graphs keep on a GPU
-  double files = 0;      // in files in place of memory (offload)
+  double attention = 0;    // what threads need for attention in training, on the CPU
+  double graphs = 0;       // what decode graphs keep on a GPU
+  double expert_pass = 0;  // on a GPU: what the experts of a layer need while a full pass samples
+  double files = 0;        // in files in place of memory (offload)
   // What of `moments` and of `critic` is in the host's memory while a run on a GPU samples.
   double resting = 0, resting_critic = 0;
   double program = 130 << 20;  // the program, its libraries and what they keep
@@ -39,7 +40,7 @@ struct MemoryEstimate {
   [[nodiscard]] double total() const {
     const double update = gradients + std::max(activations + head + attention + gathered, stepped);
     return program + weights + moments + reference + rollout + kv_cache + critic + reward_models + teacher + experts +
-           rows + graphs + sampled + std::max({update, whole, saved, started});
+           rows + graphs + sampled + std::max({update, std::max(whole, gradients) + expert_pass, saved, started});
   }
 };
 
@@ -110,6 +111,9 @@ double bytes_of_rows(const RunConfig& config);
 
 // Bytes that decode graphs keep on a GPU.
 double graph_bytes(const ModelConfig& model, const RunConfig& config);
+// What the kernels of a mixture of experts need at the same time in a pass of rollout.max_num_batched_tokens tokens, or in their
+// largest one if libtorch's operators compute such a pass.
+double expert_pass_bytes(const ModelConfig& model, const RunConfig& config);
 
 // Bytes of a critic.
 struct CriticBytes {

@@ -163,7 +163,7 @@ void leave_out_sampling(const LoadedConfig& loaded, int64_t num_val, RunSize& ou
   out.ranks.samples = false;
   out.ranks.step_weight_bytes = out.ranks.row_bytes = out.ranks.rollout_bytes = 0;
   if (num_val > 0 && !loaded.config.reward.empty()) return;
-  out.memory.rollout = out.memory.kv_cache = out.memory.graphs = out.memory.whole = 0;
+  out.memory.rollout = out.memory.kv_cache = out.memory.graphs = out.memory.expert_pass = out.memory.whole = 0;
 }
 
 }  // namespace
@@ -190,6 +190,7 @@ Result<> measure_run(Env& env, const PluginRegistry& registry, const LoadedConfi
   out.trained.has_kernels = device.kind == DeviceKind::kCuda && why_operators(config).empty();
   out.memory = estimate_memory(out.model, out.lora, out.trained, config, by_operators);
   if (device.kind == DeviceKind::kCuda) out.memory.graphs = graph_bytes(out.model, config);
+  if (out.trained.has_kernels) out.memory.expert_pass = expert_pass_bytes(out.model, config);
   out.not_reused = why_not_reused(config, out.model, num_ranks, by_operators);
   if (is_sft) out.not_reused = "a supervised run samples nothing";
   if (!is_sft) out.memory.rows = bytes_of_rows(config);

@@ -32,11 +32,12 @@ class RoundRanks {
                                             const Meanwhile& meanwhile = {});
   // Whether this rank is to go on: not if the run has failed, nor if the round of another rank has. Call it often.
   Result<> check(std::string_view stage);
-  // What all ranks make of the end of a round: the Error of the first rank that failed. Every rank calls it.
+  // What all ranks make of the end of a round: the Error of the first rank that failed. A rank that failed and no longer
+  // reaches the others has its own. Every rank calls it.
   Result<> finish_round(const Result<>& own);
 
-  // This rank fails with this Error while the others still work: without rounds the run ends at once, and a round ends when
-  // all are done.
+  // This rank fails with this Error while the others still work: without rounds the run ends at once, and a round ends
+  // when all are done.
   void fail(const Error& error);
 
   // For all but exchanges.
@@ -47,6 +48,7 @@ class RoundRanks {
  private:
   // The counter of the ranks that have failed in this round.
   [[nodiscard]] std::string failures() const;
+  void forget(const std::string& counter) const;
 
   Communicator* ranks_;
   bool has_rounds_ = false;

@@ -215,6 +215,13 @@ TEST(Experts, ProductsAreThoseOfEachExpert) {
                                           {nullptr, nullptr, 1, 1, rows}, 1, 1, nullptr, nullptr),
               1);
   }
+  alignas(16) const uint16_t numbers[16] = {};
+  for (const auto& [x, weight] : {std::pair{numbers + 1, numbers}, {numbers, numbers + 4}}) {  // not at 16 bytes
+    EXPECT_EQ(
+        mortise_cuda_expert_product({x, 1}, 1, weight, 0, nullptr,
+                                    {nullptr, nullptr, 1, 1, MORTISE_CUDA_FEW_TILE_ROWS_BF16}, 1, 1, nullptr, nullptr),
+        1);
+  }
 }
 
 TEST(Experts, ATokensSumIsInTheOrderOfItsPairs) {

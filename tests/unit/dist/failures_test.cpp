@@ -275,6 +275,7 @@ TEST(Processes, NameWithoutAnAddress) {
     EXPECT_THAT(ranks.output(0), HasSubstr("this rank looks for it for 1.5 s (ranks.join_timeout)"));
     EXPECT_THAT(ranks.output(0),
                 HasSubstr(fmt::format("start: rank {} did not find the host of the store at no-host.invalid:", rank)));
+    EXPECT_THAT(ranks.output(0), HasSubstr("(when the rank began); the last try: "));
     EXPECT_THAT(ranks.output(0), HasSubstr("set MASTER_ADDR to the name or the address of rank 0's host"));
   }
 }

@@ -1,9 +1,15 @@
 // Adapters in training: gradients, frozen weights, the reference's weights, and PEFT's folder form.
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+
 #include <filesystem>
 
 #include "foundation/formats/json.h"
 #include "gradient_fixture.h"
 #include "model/adapters/trained_lora.h"
+#include "model/layers/expert_lora.h"
 
 namespace mortise {
 namespace {
@@ -31,6 +37,48 @@ INSTANTIATE_TEST_SUITE_P(Families, Adapted,
                          testing::Values(std::pair{Family::kQwen2, true}, std::pair{Family::kLlama, false},
                                          std::pair{Family::kGemma3, false}, std::pair{Family::kPhi3, false},
                                          std::pair{Family::kGptOss, false}));
+
+// Some experts are merged in threads that record graphs, as all threads do that nobody tells otherwise.
+TEST(Lora, ExpertsAreMergedWithoutAGraphInAnyThread) {
+  const at::TensorOptions options = at::TensorOptions().dtype(at::kDouble);
+  const at::Tensor base = at::arange(64 * 5 * 4, options).view({64, 5, 4}).div(100.0).requires_grad_(true);
+  const at::Tensor out = at::zeros({64, 5, 4}, options).requires_grad_(true);
+  LoraMatrix lora;
+  lora.a_RI = at::arange(64 * 2 * 4, options).view({64 * 2, 4}).div(70.0).requires_grad_(true);
+  lora.b_OR = at::arange(5 * 2 * 64, options).view({5, 2 * 64}).div(30.0).requires_grad_(true);
+  lora.scale = 0.5;
+  const int before = at::get_num_threads();
+  at::set_num_threads(4);
+  {
+    const at::NoGradGuard no_grad;
+    merge_experts(base, lora, /*is_stacked=*/false, out);
+  }
+  at::set_num_threads(before);
+  const at::Tensor want = base + factors_b(lora.b_OR, 64).matmul(factors_a(lora.a_RI, 64)) * lora.scale;
+  EXPECT_CLOSE(out.detach(), want.detach(), 1e-9);
+  EXPECT_TRUE(out.is_leaf());
+}
+
+// A part's gradient does not keep the memory of a part that is not trained.
+TEST(Lora, GradientsNextToAFrozenPartHaveTheirOwnMemory) {
+  const at::TensorOptions options = at::TensorOptions().dtype(at::kDouble);
+  std::vector<LoraMatrix> parts(2);
+  for (LoraMatrix& part : parts) {
+    part.a_RI = at::ones({3, 8}, options);
+    part.b_OR = at::ones({4, 3}, options).requires_grad_(true);
+    part.base_OI = at::ones({4, 8}, options);
+    part.scale = 0.5;
+  }
+  parts[1].a_RI.requires_grad_(true);
+  const at::Tensor merged = at::ones({8, 8}, options);
+  const std::vector<at::Tensor> leaves = merged.split(4, 0);
+  lora_linear(at::ones({2, 8}, options), merged, merged, {}, leaves, {}, parts).sum().backward();
+  EXPECT_FALSE(parts[0].a_RI.grad().defined());
+  const at::Tensor gradient = parts[1].a_RI.grad();
+  ASSERT_TRUE(gradient.defined());
+  EXPECT_EQ(gradient.storage().nbytes(), gradient.nbytes());
+  EXPECT_CLOSE(gradient, at::full({3, 8}, 0.5 * 2 * 4, options), 1e-12);  // scale, tokens, outputs
+}
 
 // One element of each A and B.
 TEST(Lora, GradientsEqualFiniteDifferences) {

@@ -283,6 +283,26 @@ TEST(MemoryEstimates, CountGraphsOfOneSampler) {
   EXPECT_EQ(graph_bytes(model, config), 0.0);
 }
 
+// The experts of Qwen3-30B-A3B: of each token, 8 have gate and up in float32 and their product in bfloat16, or that and
+// the result in float32.
+TEST(MemoryEstimates, CountTheExpertsOfAFullPass) {
+  ModelConfig model = small_config(29, 2);
+  RunConfig config;
+  EXPECT_EQ(expert_pass_bytes(model, config), 0.0);
+  model.hidden_size = 2048;
+  model.moe.num_experts = 128, model.moe.experts_per_token = 8, model.moe.expert_size = 768;
+  model.moe.is_dense.assign(static_cast<size_t>(model.num_layers), false);
+  config.model.dtype = ModelDtype::kBfloat16;
+  config.rollout.max_num_batched_tokens = 1000;
+  const double pairs = 1000.0 * 8 * (2 * 768 + 4 * 2048);
+  EXPECT_GT(expert_pass_bytes(model, config), pairs);
+  EXPECT_LT(expert_pass_bytes(model, config), 1.2 * pairs);
+  config.rollout.max_num_batched_tokens = 1 << 20;  // by libtorch's operators
+  EXPECT_LT(expert_pass_bytes(model, config), 10.0 * pairs);
+  config.model.dtype = ModelDtype::kFloat64;
+  EXPECT_EQ(expert_pass_bytes(model, config), 0.0);
+}
+
 // A bfloat16 model on a device has a copy of its head, tied or not, while it samples, and in each pass of the head one, with the
 // gradients that are rounded. A divergence has the copy of the other model's head too.
 TEST(MemoryEstimates, CountTheRoundedHeadOfADevice) {
@@ -505,6 +525,10 @@ TEST(DeviceNeed, ADeviceHasEveryModelAndWhatItDoesNow) {
       << "until the next update";
   config.ranks.zero_stage = 1;
   EXPECT_EQ(device_need(memory, config, 2).bytes(MemoryUse::kSampling), kModels + 7.0) << "a step frees them";
+  memory.expert_pass = 17.0;
+  EXPECT_EQ(device_need(memory, config, 2).bytes(MemoryUse::kSampling), kModels + 7.0 + 17.0);
+  EXPECT_EQ(device_need(memory, config, 2).bytes(MemoryUse::kUpdates), kModels + 7.0 + 3.0 + 11.0);
+  memory.expert_pass = 0.0;
   memory.gradients = 0.0;
   memory.graphs = 13.0;
   config.rollout.sleep_while_training = true;

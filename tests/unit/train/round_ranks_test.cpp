@@ -74,6 +74,84 @@ TEST(RoundRanks, RanksThatSampleStopWhenAnotherFails) {
   });
 }
 
+// Its counters fail if `fails`, as when their store is gone. The side group is this group itself.
+class WithoutCounters : public test::ThreadRank {
+ public:
+  WithoutCounters(test::MeetingPoint& point, int rank, bool fails) : ThreadRank(point, rank, 2), fails_(fails) {}
+
+  Result<Communicator*> side_group() override { return this; }
+  Result<int64_t> add_to_counter(const std::string& counter, int64_t amount, std::string_view stage) override {
+    if (fails_) return lost();
+    return ThreadRank::add_to_counter(counter, amount, stage);
+  }
+  Result<> forget_counter(const std::string& counter, std::string_view stage) override {
+    forgotten.push_back(counter);
+    return ThreadRank::forget_counter(counter, stage);
+  }
+  Result<std::vector<std::string>> exchange(const std::string& bytes, std::string_view stage,
+                                            const Meanwhile& meanwhile) override {
+    if (is_cut_off) return lost();
+    return ThreadRank::exchange(bytes, stage, meanwhile);
+  }
+
+  bool is_cut_off = false;
+  std::vector<std::string> forgotten;
+
+ private:
+  static Error lost() { return {ErrorKind::kRankFailure, "the store cannot be reached", {}, {}}; }
+  bool fails_;
+};
+
+// The ranks' error is that of the rank which failed, and not that its counter was out of reach.
+TEST(RoundRanks, AnErrorIsToldWithoutTheCounter) {
+  test::MeetingPoint point(2);
+  std::vector<Result<>> ends(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      WithoutCounters group(point, rank, /*fails=*/true);
+      RoundRanks ranks(group);
+      ASSERT_OK(ranks.use_side_group());
+      ends[static_cast<size_t>(rank)] = ranks.finish_round(rank == 1 ? Result<>(kOutOfMemory) : Result<>());
+    });
+  for (std::thread& thread : threads) thread.join();
+  ASSERT_FALSE(ends[0].ok());
+  ASSERT_FALSE(ends[1].ok());
+  EXPECT_EQ(ends[0].error().what, "rank 1: no memory is left");
+  EXPECT_EQ(ends[1].error().what, "no memory is left");
+}
+
+TEST(RoundRanks, ARankAloneHasItsOwnError) {
+  test::MeetingPoint point(2);
+  WithoutCounters group(point, 1, /*fails=*/true);
+  group.is_cut_off = true;
+  RoundRanks ranks(group);
+  ASSERT_OK(ranks.use_side_group());
+  const Result<> failed = ranks.finish_round(kOutOfMemory);
+  ASSERT_FALSE(failed.ok());
+  EXPECT_EQ(failed.error().what, "no memory is left");
+  const Result<> good = ranks.finish_round({});
+  ASSERT_FALSE(good.ok());
+  EXPECT_EQ(good.error().what, "the store cannot be reached");
+}
+
+TEST(RoundRanks, RankZeroForgetsTheCounterOfEachRound) {
+  test::MeetingPoint point(2);
+  std::vector<std::vector<std::string>> forgotten(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      WithoutCounters group(point, rank, /*fails=*/false);
+      RoundRanks ranks(group);
+      ASSERT_OK(ranks.use_side_group());
+      for (int round = 0; round < 2; ++round) EXPECT_OK(ranks.finish_round({}));
+      forgotten[static_cast<size_t>(rank)] = group.forgotten;
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(forgotten[0], (std::vector<std::string>{"rounds/0/failures", "rounds/1/failures"}));
+  EXPECT_TRUE(forgotten[1].empty());
+}
+
 // All ranks judge rewards alike. The error is theirs, not one rank's.
 TEST(RoundRanks, AnErrorOfAllRanksNamesNone) {
   on_ranks(2, [&](Communicator& run) {
