@@ -409,6 +409,8 @@ void set_swift_offload(Translation& t) {
   if (!t.flag("use_vllm")) return t.note(name, "only with use_vllm");
   if (t.is_set("rollout.name")) return t.note(name, reasons::kServersEngine);
   if (t.is_set("trainer.mode")) return t.note(name, "sampling ahead runs next to the updates, which need the state");
+  if (!t.is_set("rollout.sleep_while_training"))
+    return t.note(name, "keys and values stay in memory while the run trains, so it would give no room");
   t.set("actor.optim.offload", "while_sampling", {name}, reasons::kSpeed);
 }
 

@@ -225,7 +225,8 @@ TEST(DeviceRuns, StatesThatLeaveWhileItSamplesAreTheSame) {
     const std::string run = kFew + kAsDevice + settings;
     const Outcome stay = task.mortise(run + "trainer.default_local_dir=memory");
     ASSERT_EQ(stay.code, 0) << stay.output;
-    const std::string leave = "actor.optim.offload=while_sampling critic.optim.offload=while_sampling ";
+    const std::string leave =
+        "actor.optim.offload=while_sampling critic.optim.offload=while_sampling rollout.sleep_while_training=true ";
     const Outcome half = task.mortise(run + leave + "trainer.total_training_steps=2");
     ASSERT_EQ(half.code, 0) << half.output;
     const Outcome resumed = task.mortise(run + leave);
@@ -248,6 +249,12 @@ TEST(DeviceRuns, StatesThatLeaveNeedStepsWhichOnlySampleAndADevice) {
   const Outcome cpu = task.mortise(leave + "cpu");
   EXPECT_EQ(cpu.code, 0) << cpu.output;
   EXPECT_THAT(cpu.output, HasSubstr("while_sampling moves numbers of a GPU"));
+  const Outcome awake = task.mortise(leave + "cpu-as-device");
+  EXPECT_EQ(awake.code, 0) << awake.output;
+  EXPECT_THAT(awake.output, HasSubstr("set rollout.sleep_while_training = true as well"));
+  const Outcome asleep = task.mortise(leave + "cpu-as-device rollout.sleep_while_training=true");
+  EXPECT_EQ(asleep.code, 0) << asleep.output;
+  EXPECT_THAT(asleep.output, Not(HasSubstr("while_sampling")));
 }
 
 // What a device cannot do yet, by the name of the setting and before the model is looked for. Settings of a critic or a

@@ -21,7 +21,7 @@ TEST(HangingRanks, AStoppedRankThatServesTheStoreIsNamed) {
 // long test waits until the logs say it while the run still goes on.
 TEST(HangingRanks, ARankThatWaitsForAStoppedWorkerIsNamed) {
   std::vector<std::string> settings = with_isolation("process");
-  settings.emplace_back(is_long() ? "ranks.wait_timeout=55s" : "ranks.wait_timeout=10s");
+  settings.emplace_back(is_long() ? "ranks.wait_timeout=55s" : "ranks.wait_timeout=20s");
   TwoRanks ranks(settings);
   ASSERT_TRUE(ranks.wait_for_a_step()) << ranks.group().text_of(0) << ranks.group().text_of(1);
   int num_stopped = 0;

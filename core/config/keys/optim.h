@@ -274,11 +274,19 @@ void describe_offload(Keys& keys, const OptimizerRules<Optim>& rules) {
           "Where the optimizer's state is, and the master weights of a bfloat16 model. none: in memory. file: in files "
           "without names in trainer.offload_dir, from which an update reads one parameter after the other. On a GPU the "
           "master weights stay in its memory if ranks share steps (ranks.zero_stage) or layers. while_sampling: on a "
-          "GPU the state goes to the host's memory behind the updates of each step, so that keys and values can have "
-          "its room, and comes back with the next update. The master weights stay. The numbers are the same.")
+          "GPU the state goes to the host's memory behind the updates of each step, and comes back with the next one. "
+          "With rollout.sleep_while_training, keys and values then have its room. The master weights stay. The numbers "
+          "are the same.")
       .no_effect(
           kInTrain, [rests](const auto& k) { return rests(k) && !may_be_gpu(k.config.model.device); },
           "while_sampling moves numbers of a GPU, and model.device is the CPU")
+      .no_effect(
+          kInTrain,
+          [rests](const auto& k) {
+            return rests(k) && may_be_gpu(k.config.model.device) && !k.config.rollout.sleep_while_training;
+          },
+          "keys and values stay on the GPU during updates, which need the state too, so while_sampling gives no room: set "
+          "rollout.sleep_while_training = true as well")
       .no_effect(kInSft, rests, "sft does not sample completions to learn from, and while_sampling waits for that");
 }
 

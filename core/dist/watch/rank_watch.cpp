@@ -278,7 +278,10 @@ void RankWatch::Shared::judge_once(std::unique_lock<std::mutex>& lock, double el
   s.store_lost = store_lost_s > seconds_of(kDyingLimit);
   s.store_silent_s = store_silent_s;
   if (const auto found = diagnose(s, options.limits)) {
-    if (is_hang(s, *found)) write_stacks(lock);
+    if (is_hang(s, *found)) {
+      write_stacks(lock);
+      if (verdict || leaving) return;  // another rank has told the cause meanwhile, or the run has ended
+    }
     settle(lock, *found);
     return;
   }

@@ -25,7 +25,8 @@ Result<std::vector<int64_t>> ids_of(const Json& value, std::string_view where) {
   ids.reserve(value.size());
   for (const Json& id : value) {
     if (!is_i64(id)) {
-      return Error{ErrorKind::kData, fmt::format("'prompt_token_ids' has {}, which is not a token id", dump_json(id)),
+      const char* const what = id.is_number_integer() ? "a token id" : "an integer";
+      return Error{ErrorKind::kData, fmt::format("'prompt_token_ids' has {}, which is not {}", dump_json(id), what),
                    std::string(where), ""};
     }
     ids.push_back(id.get<int64_t>());

@@ -114,6 +114,7 @@ class Trainer {
     row_choice_stage(run_, scored, number, table);
     StepTable drawn;
     if (parts_.critic) saver_.learning_begins();
+    if (parts_.critic) TRY(parts_.sampler->rest());
     run_.ranks.enter("updates", number);
     TRY(critic_stage(run_.config, parts_.critic.get(), parts_.learning.compute, learnt_rows(table, drawn), number,
                      counters_, metrics));

@@ -1,4 +1,4 @@
-// *.offload: which numbers of a run are in files instead of memory, and where. Also: giving freed memory back.
+// *.offload: which numbers of a run are in files or rest in the host's memory, and where. Also: giving freed memory back.
 // Thread rule: one thread.
 #pragma once
 

@@ -143,6 +143,11 @@ StateMemory state_memory(StateOffloading offload, bool is_on_device) {
 
 }  // namespace
 
+OptimConfig optim_of_sft(OptimConfig optim) {
+  if (optim.offload == StateOffloading::kWhileSampling) optim.offload = StateOffloading::kNone;
+  return optim;
+}
+
 Optimizer make_optimizer(Model& model, const OptimConfig& optim, const ParameterGroups& groups, std::string state_name,
                          const ZeroOptions& zero, const RoundingSeed& rounding) {
   std::vector<OptimizedParameter> parameters =

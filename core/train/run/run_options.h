@@ -29,8 +29,10 @@ std::vector<OptimizedParameter> optimized_parameters(std::span<const NamedParame
                                                      const at::Tensor& embedding, const at::Tensor& head,
                                                      const OptimConfig& optim, const ParameterGroups& groups);
 std::unique_ptr<const UpdateRule> update_rule(const OptimConfig& optim);
-// The optimizer of a model that has to stay where it is. `rounding`: for optim.master_weights = false. With optim.offload
-// it has no state until offload_optimizer() (offloading.h).
+// Supervised updates follow one another without samples between them, so that the state never rests.
+[[nodiscard]] OptimConfig optim_of_sft(OptimConfig optim);
+// The optimizer of a model that has to stay where it is. `rounding`: for optim.master_weights = false. With
+// optim.offload = "file" it has no state until offload_optimizer() (offloading.h).
 Optimizer make_optimizer(Model& model, const OptimConfig& optim, const ParameterGroups& groups, std::string state_name,
                          const ZeroOptions& zero, const RoundingSeed& rounding);
 // The ranks that have the same weights of the policy if it is whole: with ZeRO those with the same part of its layers, else all.

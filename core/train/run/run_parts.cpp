@@ -297,7 +297,8 @@ Result<> load_objective(const RunSettings& run, PluginRegistry& registry, Learne
 
 // The optimizer, which `sft` has too.
 Result<> load_optimizer(const RunSettings& run, PolicyParts& policy, LearnerParts& learning) {
-  const OptimConfig& optim = run.config.actor.optim;
+  const bool is_sft = run.kind == RunKind::kSft;
+  const OptimConfig optim = is_sft ? optim_of_sft(run.config.actor.optim) : run.config.actor.optim;
   Communicator* const ranks = TRY(ranks_of_part(run.config, run.ranks, *policy.model));
   learning.optimizer.emplace(make_optimizer(*policy.model, optim, policy.groups, "actor.optim",
                                             zero_options(run.config, *ranks, *policy.model),

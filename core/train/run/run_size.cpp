@@ -138,6 +138,7 @@ RunConfig counted_config(const RunConfig& config, RunKind kind) {
   out.actor.rows_per_update.reset();
   out.actor.ppo_epochs = out.rollout.n = 1;
   out.actor.ppo_mini_batch_size = out.data.train_batch_size = config.sft.train_batch_size;
+  out.actor.optim = optim_of_sft(config.actor.optim);
   out.actor.policy_loss = unset.actor.policy_loss;
   out.actor.router_replay = unset.actor.router_replay;
   out.rollout.filtered_log_probs = unset.rollout.filtered_log_probs;

@@ -32,8 +32,8 @@ class RoundRanks {
                                             const Meanwhile& meanwhile = {});
   // Whether this rank is to go on: not if the run has failed, nor if the round of another rank has. Call it often.
   Result<> check(std::string_view stage);
-  // What all ranks make of the end of a round: the Error of the first rank that failed. A rank that failed and no longer
-  // reaches the others has its own. Every rank calls it.
+  // What all ranks make of the end of a round: the Error of the first rank that failed. A rank that has lost the
+  // others (its Error is a failure of ranks) has its own. Every rank calls it.
   Result<> finish_round(const Result<>& own);
 
   // This rank fails with this Error while the others still work: without rounds the run ends at once, and a round ends

@@ -129,7 +129,10 @@ TEST(ImportServers, AnEngineThatSleepsGivesItsMemoryBack) {
   EXPECT_TRUE(config_of(taken({}, "swift", swift + "1").toml).rollout.sleep_while_training);
   const std::string off = taken({}, "swift", swift + "0 --offload_optimizer true").toml;
   EXPECT_FALSE(config_of(off).rollout.sleep_while_training);
-  EXPECT_EQ(config_of(off).actor.optim.offload, StateOffloading::kWhileSampling);
+  EXPECT_EQ(config_of(off).actor.optim.offload, StateOffloading::kNone);
+  EXPECT_THAT(off, HasSubstr("keys and values stay in memory while the run trains, so it would give no room"));
+  const std::string both = taken({}, "swift", swift + "1 --offload_optimizer true").toml;
+  EXPECT_EQ(config_of(both).actor.optim.offload, StateOffloading::kWhileSampling);
   const std::string ahead = taken({}, "swift", swift + "1 --offload_optimizer true --async_generate true").toml;
   EXPECT_FALSE(config_of(ahead).rollout.sleep_while_training);
   EXPECT_EQ(config_of(ahead).actor.optim.offload, StateOffloading::kNone);
