@@ -249,12 +249,12 @@ TEST(DeviceRuns, StatesThatLeaveNeedStepsWhichOnlySampleAndADevice) {
   const Outcome cpu = task.mortise(leave + "cpu");
   EXPECT_EQ(cpu.code, 0) << cpu.output;
   EXPECT_THAT(cpu.output, HasSubstr("while_sampling moves numbers of a GPU"));
-  const Outcome awake = task.mortise(leave + "cpu-as-device");
+  const Outcome awake = task.mortise(leave + "auto");
   EXPECT_EQ(awake.code, 0) << awake.output;
   EXPECT_THAT(awake.output, HasSubstr("set rollout.sleep_while_training = true as well"));
-  const Outcome asleep = task.mortise(leave + "cpu-as-device rollout.sleep_while_training=true");
+  const Outcome asleep = task.mortise(leave + "auto rollout.sleep_while_training=true");
   EXPECT_EQ(asleep.code, 0) << asleep.output;
-  EXPECT_THAT(asleep.output, Not(HasSubstr("while_sampling")));
+  EXPECT_THAT(asleep.output, Not(HasSubstr("gives no room")));
 }
 
 // What a device cannot do yet, by the name of the setting and before the model is looked for. Settings of a critic or a
