@@ -111,8 +111,8 @@ run_tests() {
   shift
   say "$preset: testing (at $((SECONDS - started)) s)"
   rm -f "$xml"
-  # Many entries wait for a time limit or for a process that ends. One entry more than processors keeps all of them busy.
-  ctest --test-dir "build/$preset" -j "$((num_jobs + 1))" --timeout "$limit" --output-on-failure --no-tests=error --output-junit "$xml" \
+  # Many entries wait for a time limit or for a process that ends. Two entries more than processors keep all of them busy.
+  ctest --test-dir "build/$preset" -j "$((num_jobs + 2))" --timeout "$limit" --output-on-failure --no-tests=error --output-junit "$xml" \
     --test-output-size-passed 100000000 --test-output-size-failed 100000000 "$@" || status=$?
   stage_ends "$preset: tests"
   if [[ -f $xml ]]; then
