@@ -55,10 +55,10 @@ void expect_same_update(const Update& got, const Update& want, double tolerance)
 }
 
 // Every kind of layer and adapter, router losses, and references. Operators read contiguous copies there, and products add
-// in another order. A short run takes every fourth one, MORTISE_LONG=1 all.
+// in another order. A short run takes every seventh one, MORTISE_LONG=1 all.
 TEST(LockedUpdates, LearnWhatCpuTensorsLearn) {
   const std::vector<Variant> all = variants_of_a_device();
-  for (size_t i = 0; i < all.size(); i += test::is_long() ? 1 : 4) {
+  for (size_t i = 0; i < all.size(); i += test::is_long() ? 1 : 7) {
     const Variant& variant = all[i];
     SCOPED_TRACE(variant.name);
     const long before = test::operators_on_locked_device();
@@ -71,7 +71,7 @@ TEST(LockedUpdates, LearnWhatCpuTensorsLearn) {
 // By the kernels, in float32 and bfloat16: the device of the tensors is the current one whenever a kernel starts.
 TEST(LockedUpdates, LearnByKernelsWhatCpuTensorsLearn) {
   const std::vector<Variant> all = variants_of_a_device();
-  for (size_t i = 0; i < all.size(); i += test::is_long() ? 1 : 5) {
+  for (size_t i = 0; i < all.size(); i += test::is_long() ? 1 : 9) {
     const std::string dtype = i % 2 == 0 ? "float32" : "bfloat16";
     SCOPED_TRACE(all[i].name + ", " + dtype);
     Update want;
