@@ -8,7 +8,6 @@
 #include <array>
 #include <csignal>
 #include <fstream>
-#include <iterator>
 #include <vector>
 
 #include "foundation/base/text.h"
@@ -17,9 +16,15 @@ namespace mortise {
 
 namespace {
 
+// What can be read: a process may end after its file was opened, and read() then stops without an exception.
 std::string read_small_file(const std::string& path) {
   std::ifstream file(path);
-  std::string text(std::istreambuf_iterator<char>(file), {});
+  std::string text;
+  std::array<char, 4096> part{};
+  do {
+    file.read(part.data(), part.size());
+    text.append(part.data(), static_cast<size_t>(file.gcount()));
+  } while (file.good());
   while (!text.empty() && text.back() == '\n') text.pop_back();
   return text;
 }

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -381,6 +382,27 @@ TEST(RankProcesses, ShareTheProcessorsOfTheirMachine) {
   EXPECT_EQ(counts(limited), std::pair(3, 1));
   EXPECT_EQ(counts(elsewhere), std::pair(1, 1));
   EXPECT_EQ(counts(unknown), std::pair(1, 1)) << "nobody knows who is there";
+}
+
+// A process may end between the opening of its file and the reading.
+TEST(RankProcesses, ThatEndWhileTheyAreLookedAtHaveEnded) {
+  const RankProcess self = this_process(2);
+  for (int i = 0; i < 100; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      pause();
+      _exit(0);
+    }
+    const RankProcess other = describe_process(child, 2);
+    std::thread ends([child] {
+      kill(child, SIGKILL);
+      waitpid(child, nullptr, 0);
+    });
+    while (!has_ended(other, self)) {
+    }
+    while (kill(child, 0) == 0) describe_process(child, 2);
+    ends.join();
+  }
 }
 
 TEST(RankProcesses, OfThisMachineEndWhenTheyAreKilledAndNotReaped) {
