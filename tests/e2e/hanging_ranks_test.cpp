@@ -18,7 +18,7 @@ TEST(HangingRanks, AStoppedRankThatServesTheStoreIsNamed) {
 }
 
 // A rank whose worker stops never comes to the next collective, but its process lives: it says where its threads are. The
-// long test waits until the logs say it while the run still goes on.
+// long test also waits until the logs say so while the run still waits.
 TEST(HangingRanks, ARankThatWaitsForAStoppedWorkerIsNamed) {
   std::vector<std::string> settings = with_isolation("process");
   settings.emplace_back(is_long() ? "ranks.wait_timeout=55s" : "ranks.wait_timeout=20s");

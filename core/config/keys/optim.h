@@ -274,7 +274,7 @@ void describe_offload(Keys& keys, const OptimizerRules<Optim>& rules) {
           "Where the optimizer's state is, and the master weights of a bfloat16 model. none: in memory. file: in files "
           "without names in trainer.offload_dir, from which an update reads one parameter after the other. On a GPU the "
           "master weights stay in its memory if ranks share steps (ranks.zero_stage) or layers. while_sampling: on a "
-          "GPU the state goes to the host's memory behind the updates of each step, and comes back with the next one. "
+          "GPU the state goes to the host's memory after the updates of each step, and comes back for the next ones. "
           "With rollout.sleep_while_training, keys and values then have its room. The master weights stay. The numbers "
           "are the same.")
       .no_effect(

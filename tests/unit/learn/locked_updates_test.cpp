@@ -165,7 +165,7 @@ TEST(LockedUpdates, RecordedExpertsAreTakenAgain) {
   }
 }
 
-// What a checkpoint holds is read through the host, and goes back: the run goes on with the same bits.
+// A checkpoint is read from the device through the host, and loaded back. The resumed run has the same bits.
 void copy_state(Optimizer& from, Optimizer& to) {
   StatefulRegistry saved, loaded;
   ASSERT_OK(saved.add(from));
@@ -196,7 +196,7 @@ TEST(LockedUpdates, AResumeHasTheSameBits) {
 }
 
 // A state that rests on the host between the updates of two steps: its memory on the device is free, and the bits are those
-// of a state that stays. What was saved before updates is what it was behind them, and a resume goes on with it.
+// of a state that stays. A state that was saved does not change in later updates, and a resume continues from it.
 TEST(LockedUpdates, AStateThatRestsOnTheHostLeavesTheDevice) {
   const RandomRows rows(false);
   const KernelsOnLockedMemory kernels;
