@@ -28,8 +28,14 @@ inline Outcome run(const std::string& command, const Path& dir) {
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, default_env().read_file(log).value()};
 }
 
+// MORTISE_TEST_PROGRAM=PATH names another program for all runs: locked_engine (support/engine). Empty: none was named.
+inline std::string test_program() {
+  const char* const named = std::getenv("MORTISE_TEST_PROGRAM");
+  return named == nullptr ? "" : named;
+}
+
 // `mortise`, with an engine that does not load libtorch again (support/engine).
-inline std::string program() { return program_with_shared_engine(); }
+inline std::string program() { return test_program().empty() ? program_with_shared_engine() : test_program(); }
 
 // A program of bin/. program("mortise") starts as users start it: for tests of its process, its memory or its loading.
 inline std::string program(const std::string& name) { return std::string(MORTISE_BINARY_DIR) + "/bin/" + name; }
@@ -38,7 +44,8 @@ inline std::string program(const std::string& name) { return std::string(MORTISE
 // bits by luck. Tests compare other runs bit by bit with the runs in straight/ and alone/. These two therefore start as
 // users start them.
 inline std::string program_of_run(const std::string& out) {
-  return out == "straight" || out == "alone" ? program("mortise") : program();
+  const bool starts_alone = test_program().empty() && (out == "straight" || out == "alone");
+  return starts_alone ? program("mortise") : program();
 }
 
 inline std::vector<Json> rows_of(const Path& path) {

@@ -16,6 +16,12 @@
 namespace mortise {
 namespace {
 
+// What "cpu-as-device" opens.
+ComputeDevice& cpu_as_device() {
+  static ComputeDevice device{at::kCPU, /*by_operators=*/true, "the CPU, with the code of a device"};
+  return device;
+}
+
 class LogWarnings final : public c10::WarningHandler {
  public:
   void process(const c10::Warning& warning) override { log_warn_once("libtorch: " + warning.msg()); }
@@ -57,6 +63,8 @@ Result<ComputeDevice> open_cuda(int index, bool needs_bfloat16, const CudaPlaces
 
 }  // namespace
 
+void set_cpu_as_device(const ComputeDevice& device) { cpu_as_device() = device; }
+
 std::string cuda_library_folder() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<const void*>(&at::globalContext), &info) == 0 || info.dli_fname == nullptr) return {};
@@ -81,7 +89,7 @@ Result<ComputeDevice> open_device(const DeviceName& name, bool needs_bfloat16, c
     case DeviceKind::kCuda:
       return open_cuda(name.index, needs_bfloat16, places);
     case DeviceKind::kCpuAsDevice:
-      return ComputeDevice{at::kCPU, /*by_operators=*/true, "the CPU, with the code of a device"};
+      return cpu_as_device();
     case DeviceKind::kAuto:
     case DeviceKind::kCpu:
       break;

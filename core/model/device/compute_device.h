@@ -26,6 +26,9 @@ struct ComputeDevice {
 // `needs_bfloat16`: the run multiplies bfloat16 matrices.
 Result<ComputeDevice> open_device(const DeviceName& name, bool needs_bfloat16, const CudaPlaces& places = {});
 
+// For tests: what DeviceKind::kCpuAsDevice opens from now on, such as a device whose memory the host cannot reach.
+void set_cpu_as_device(const ComputeDevice& device);
+
 // Looks whether libtorch's CUDA half is there, and loads nothing.
 Result<> find_cuda_library(const CudaPlaces& places = {});
 

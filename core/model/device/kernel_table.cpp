@@ -21,6 +21,7 @@ namespace {
 constexpr const char* kCudaModule = "libmortise_cuda.so";
 
 const DeviceKernels* test_kernels = nullptr;  // NOLINT: set by tests
+bool test_kernels_for_cpu = true;             // NOLINT: set by tests
 thread_local int64_t num_host_waits = 0;
 
 template <class Function>
@@ -72,7 +73,7 @@ std::optional<DeviceKernels> load_module() {
 }  // namespace
 
 const DeviceKernels* device_kernels(const c10::Device& device) {
-  if (!device.is_cuda()) return test_kernels;
+  if (!device.is_cuda()) return device.is_cpu() && !test_kernels_for_cpu ? nullptr : test_kernels;
   static const std::optional<DeviceKernels> loaded = load_module();
   return loaded ? &*loaded : nullptr;
 }
@@ -83,7 +84,10 @@ std::string why_no_gpu_kernels() {
   return std::filesystem::exists(path, ignored) ? "" : path + " is not there";
 }
 
-void set_cpu_kernels(const DeviceKernels* kernels) { test_kernels = kernels; }
+void set_cpu_kernels(const DeviceKernels* kernels, bool for_cpu_tensors) {
+  test_kernels = kernels;
+  test_kernels_for_cpu = for_cpu_tensors;
+}
 
 // A copy from memory that is not pinned would wait for all earlier work on the stream.
 at::Tensor sent_to(const c10::Device& device, const at::Tensor& host) {

@@ -51,8 +51,9 @@ const DeviceKernels* device_kernels(const c10::Device& device);
 // Why a GPU of this machine has no kernels, as far as that is known without loading them. Empty if it has some.
 std::string why_no_gpu_kernels();
 
-// For tests: the kernels for tensors on the CPU, such as those of cuda/emulate, which must outlive their use. Null: none.
-void set_cpu_kernels(const DeviceKernels* kernels);
+// For tests: the kernels for tensors on all devices but GPUs, such as those of cuda/emulate, which must outlive their use.
+// Null: none. `for_cpu_tensors`: also for the CPU.
+void set_cpu_kernels(const DeviceKernels* kernels, bool for_cpu_tensors = true);
 
 // A copy of `host` on `device`. On a GPU the host does not wait for it, nor for what was started before.
 at::Tensor sent_to(const c10::Device& device, const at::Tensor& host);
