@@ -118,12 +118,8 @@ class LearningRules {
       error("rollout.sleep_while_training", is_ahead + "'rollout.sleep_while_training' is true",
             "set it to false, or trainer.mode to sync");
     }
-    for (const auto& [key, optim] : {std::pair{"actor.optim.offload", &config_.actor.optim},
-                                     std::pair{"critic.optim.offload", &config_.critic.optim}}) {
-      if (optim->offload != StateOffloading::kWhileSampling) continue;
-      error(key, fmt::format("{}'{}' is while_sampling", is_ahead, key),
-            "set it to none or file, or trainer.mode to sync");
-    }
+    if (config_.actor.optim.offload == StateOffloading::kWhileSampling)
+      problems_.push_back(resting_ahead(loaded_, "actor.optim.offload"));
   }
 
   // Settings that need whole completions, not pieces.
@@ -245,6 +241,13 @@ class LearningRules {
 };
 
 }  // namespace
+
+Error resting_ahead(const LoadedConfig& loaded, std::string_view key) {
+  return {ErrorKind::kConfig,
+          fmt::format("'trainer.mode' is {}, which samples during the updates, but '{}' is while_sampling",
+                      choice_name(loaded.config.trainer.mode), key),
+          loaded.where(key), "set it to none or file, or trainer.mode to sync"};
+}
 
 std::vector<Error> check_learning_rules(const LoadedConfig& loaded) { return LearningRules(loaded).run(); }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "config/load.h"
@@ -11,6 +12,10 @@ namespace mortise {
 
 // What is wrong with these settings of `train`; empty if nothing is.
 std::vector<Error> check_learning_rules(const LoadedConfig& loaded);
+
+// A run that samples during its updates, and whose optimizer's state (`key`) is to leave the device while it samples. Of a critic
+// it matters only if the run has one.
+[[nodiscard]] Error resting_ahead(const LoadedConfig& loaded, std::string_view key);
 
 // Over the sampler's filters there are no probabilities of the whole vocabulary. `reads_vocabulary`: the advantage
 // estimator of that name asks for some.

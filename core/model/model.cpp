@@ -196,6 +196,19 @@ Result<> Model::offload_masters(std::shared_ptr<Offload> files) {
   return mortise::offload_masters(pass_weights(), *offload_);
 }
 
+Result<> Model::rest_masters_on_host() {
+  masters_rest_ = true;
+  return offload_masters(std::make_shared<Offload>());
+}
+
+void Model::fetch_masters() {
+  if (masters_rest_) offload_->fetch();
+}
+
+void Model::rest_masters() {
+  if (masters_rest_) offload_->rest();
+}
+
 Result<> Model::offload_weights(const std::shared_ptr<Offload>& files) {
   offload_ = files;
   TRY(mortise::offload_masters(pass_weights(), *files));

@@ -156,6 +156,11 @@ class Model {
   // weights_changed() then give their pages back. After load and train_lora. Masters on a device then have no memory there:
   // numbers() has those of the files.
   Result<> offload_masters(std::shared_ptr<Offload> files);
+  // The same into the host's memory: between steps masters then have no memory on the device. fetch_masters() comes before the
+  // steps, and rest_masters() behind them; both do nothing if masters lie elsewhere.
+  Result<> rest_masters_on_host();
+  void fetch_masters();
+  void rest_masters();
   // Moves all weights into `files`, from which passes read part after part. For a model without gate and adapter.
   Result<> offload_weights(const std::shared_ptr<Offload>& files);
   // Calls `change` with a tensor that has the parameter's numbers on the model's device, wherever they lie.
@@ -262,6 +267,7 @@ class Model {
   std::shared_ptr<WeightGate> gate_;            // null: all weights are in memory
   std::shared_ptr<ModelPart> tensor_;           // null: this rank has whole layers
   std::shared_ptr<Offload> offload_;            // null: nothing lies in files
+  bool masters_rest_ = false;                   // offload_ has them in the host's memory
   std::shared_ptr<SampledForward> sampled_forward_;
   std::shared_ptr<UnreadWeights> unread_;  // null: all matrices were read, or made
   uint64_t loaded_version_ = 0;

@@ -220,7 +220,8 @@ TEST(DeviceRuns, NumbersInFilesAreTheSame) {
 
 // The states of both optimizers leave the device while the run samples: the same numbers, also after a resume.
 TEST(DeviceRuns, StatesThatLeaveWhileItSamplesAreTheSame) {
-  for (const char* settings : {"algorithm.adv_estimator=gae ", "model.dtype=bfloat16 actor.optim.optimizer=muon "}) {
+  for (const char* settings : {"algorithm.adv_estimator=gae ", "model.dtype=bfloat16 actor.optim.optimizer=muon ",
+                               "model.dtype=bfloat16 algorithm.adv_estimator=gae ref.sync_steps=1 "}) {
     const TaskFolder task("--tiny");
     const std::string run = kFew + kAsDevice + settings;
     const Outcome stay = task.mortise(run + "trainer.default_local_dir=memory");
@@ -246,6 +247,13 @@ TEST(DeviceRuns, StatesThatLeaveNeedStepsWhichOnlySampleAndADevice) {
   const Outcome ahead = task.mortise(leave + "cpu-as-device trainer.mode=one_step_off");
   EXPECT_EQ(ahead.code, 2) << ahead.output;
   EXPECT_THAT(ahead.output, HasSubstr("but 'actor.optim.offload' is while_sampling"));
+  const std::string of_critic =
+      "train run.toml --dry-run critic.optim.offload=while_sampling trainer.mode=one_step_off " + kAsDevice;
+  const Outcome without = task.mortise(of_critic);
+  EXPECT_EQ(without.code, 0) << "there is no critic\n" << without.output;
+  const Outcome with = task.mortise(of_critic + "algorithm.adv_estimator=gae");
+  EXPECT_EQ(with.code, 2) << with.output;
+  EXPECT_THAT(with.output, HasSubstr("but 'critic.optim.offload' is while_sampling"));
   const Outcome cpu = task.mortise(leave + "cpu");
   EXPECT_EQ(cpu.code, 0) << cpu.output;
   EXPECT_THAT(cpu.output, HasSubstr("while_sampling moves numbers of a GPU"));

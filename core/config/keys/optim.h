@@ -274,9 +274,8 @@ void describe_offload(Keys& keys, const OptimizerRules<Optim>& rules) {
           "Where the optimizer's state is, and the master weights of a bfloat16 model. none: in memory. file: in files "
           "without names in trainer.offload_dir, from which an update reads one parameter after the other. On a GPU the "
           "master weights stay in its memory if ranks share steps (ranks.zero_stage) or layers. while_sampling: on a "
-          "GPU the state goes to the host's memory after the updates of each step, and comes back for the next ones. "
-          "With rollout.sleep_while_training, keys and values then have its room. The master weights stay. The numbers "
-          "are the same.")
+          "GPU both go to the host's memory after the updates of each step, and come back for the next ones. With "
+          "rollout.sleep_while_training, keys and values then have their room. The numbers are the same.")
       .no_effect(
           kInTrain, [rests](const auto& k) { return rests(k) && !may_be_gpu(k.config.model.device); },
           "while_sampling moves numbers of a GPU, and model.device is the CPU")

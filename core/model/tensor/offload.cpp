@@ -50,7 +50,7 @@ Result<std::shared_ptr<std::byte>> Offload::make_room(size_t num_bytes) {
   const size_t size = whole_pages(num_bytes);
   const bool shares = size < kSharedFile;
   if (!shares || open_ == nullptr || used_ + size > open_->size()) {
-    auto file = std::make_shared<FileMemory>(TRY(FileMemory::create(folder_, shares ? kSharedFile : size)));
+    auto file = std::make_shared<FileMemory>(TRY(FileMemory::create(*folder_, shares ? kSharedFile : size)));
     files_.push_back(file);
     if (!shares) {
       bytes_of_[file->data()] = size;
@@ -68,6 +68,7 @@ Result<std::shared_ptr<std::byte>> Offload::make_room(size_t num_bytes) {
 Result<> Offload::take(const at::Tensor& tensor) {
   if (tensor.numel() == 0 || !has_memory(tensor)) return {};
   if (!tensor.is_cpu()) return take_from_device(tensor);
+  if (!folder_) return {};
   c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
   if (bytes_of_.contains(storage->data())) return {};
   std::shared_ptr<std::byte> room = TRY(make_room(storage->nbytes()));
@@ -81,11 +82,12 @@ Result<> Offload::take_from_device(const at::Tensor& tensor) {
   const at::Tensor numbers = tensor.detach();
   TORCH_CHECK(numbers.is_contiguous() && numbers.storage().nbytes() == numbers.nbytes(),
               "a matrix that goes to a file is a view of other numbers");
-  const at::Tensor in_file = TRY(zeros(numbers.sizes(), numbers.options().device(at::kCPU)));
+  const at::TensorOptions there = numbers.options().device(at::kCPU);
+  const at::Tensor in_file = folder_ ? TRY(zeros(numbers.sizes(), there)) : at::empty(numbers.sizes(), there);
   in_file.copy_(numbers);
   release(in_file);
   free_memory(numbers.storage());
-  device_numbers_[numbers.storage().unsafeGetStorageImpl()] = {numbers.storage(), in_file};
+  device_numbers_[numbers.storage().unsafeGetStorageImpl()] = {numbers, in_file};
   return {};
 }
 
@@ -139,6 +141,24 @@ at::Tensor Offload::on_device(const at::Tensor& tensor) const {
 
 void Offload::put_back(const at::Tensor& tensor, const at::Tensor& on_device) const {
   if (const at::Tensor in_file = numbers_in_file(tensor); in_file.defined()) receive(on_device, in_file);
+}
+
+void Offload::fetch() {
+  TORCH_CHECK(!folder_, "numbers in files go to the device one by one");
+  for (const auto& [storage, numbers] : device_numbers_) {
+    if (has_memory(numbers.tensor)) continue;
+    allocate_memory(numbers.tensor.storage());
+    send(numbers.in_file, numbers.tensor);
+  }
+}
+
+void Offload::rest() {
+  for (const auto& [storage, numbers] : device_numbers_) {
+    if (!has_memory(numbers.tensor)) continue;
+    receive(numbers.tensor, numbers.in_file);
+    free_memory(numbers.tensor.storage());
+  }
+  finish();
 }
 
 bool Offload::holds(const at::Tensor& tensor) const {

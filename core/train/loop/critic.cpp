@@ -206,6 +206,7 @@ Result<> critic_stage(const RunConfig& config, Critic* critic, const ComputeUse&
                       int64_t step, RunCounters& counters, MetricSet& metrics) {
   if (critic == nullptr) return {};
   ComputeTimer timer(metrics, "timing_s/update_critic", "perf/mfu/critic", compute);
+  TRY(fetch_state(critic->optimizer, critic->model));
   const std::vector<int64_t> rows = all_rows(table);
   std::optional<FiniteStep> open_step;  // the last update: the device may still compute its norm
   const auto settle = [&] {
@@ -235,7 +236,7 @@ Result<> critic_stage(const RunConfig& config, Critic* critic, const ComputeUse&
   settle();
   add_critic_metrics(table, metrics);
   const Stopwatch leaving;
-  TRY(rest_state(critic->optimizer, metrics));
+  TRY(rest_state(critic->optimizer, critic->model, metrics));
   timer.leave_out(leaving.elapsed_s());
   return {};
 }

@@ -82,8 +82,8 @@ struct UpdateHooks {
   std::function<Result<>(const std::function<void()>& settle)> before;
   std::function<void()> after;  // the update is counted
 };
-Result<> update_stage(const RunSettings& run, DataParts& data, LearnerParts& learning, RunProgress& progress,
-                      const UpdateHooks& hooks);
+Result<> update_stage(const RunSettings& run, DataParts& data, PolicyParts& policy, LearnerParts& learning,
+                      RunProgress& progress, const UpdateHooks& hooks);
 
 // The policy's own log-probs before it learns (first_log_prob). False: the first pass over the rows is to measure them.
 // `is_first`: no update of the step is done.

@@ -173,7 +173,7 @@ class Trainer {
     };
     TRY(parts_.sampler->rest());
     const auto after = [&] { refresh_if_due(run_, parts_.policy, ScheduleUnit::kUpdate, counters_.num_updates); };
-    TRY(update_stage(run_, parts_.data, parts_.learning, progress_, {before_update, after}));
+    TRY(update_stage(run_, parts_.data, parts_.policy, parts_.learning, progress_, {before_update, after}));
     refresh_if_due(run_, parts_.policy, ScheduleUnit::kStep, work.step);
     progress_.ahead.wait();
     work.seconds = seconds_before + watch.elapsed_s();

@@ -251,11 +251,12 @@ class StepUpdates {
 
 }  // namespace
 
-Result<> update_stage(const RunSettings& run, DataParts& data, LearnerParts& learning, RunProgress& progress,
-                      const UpdateHooks& hooks) {
+Result<> update_stage(const RunSettings& run, DataParts& data, PolicyParts& policy, LearnerParts& learning,
+                      RunProgress& progress, const UpdateHooks& hooks) {
   if (progress.step.work.step < run.config.trainer.critic_warmup) return {};
+  TRY(fetch_state(*learning.optimizer, *policy.model));
   TRY(StepUpdates(run, data, learning, progress, hooks).make());
-  return rest_state(*learning.optimizer, progress.step.work.metrics);
+  return rest_state(*learning.optimizer, *policy.model, progress.step.work.metrics);
 }
 
 void record_outcome(RunCounters& counters, int64_t update, bool skipped) {

@@ -131,6 +131,9 @@ Result<> check_own_pass_length(const LoadedConfig& loaded, const std::string& ke
 Result<> check_critic(const LoadedConfig& loaded, const PluginFacts& facts) {
   const RunConfig& config = loaded.config;
   if (facts.has_critic) {
+    const bool is_ahead = config.trainer.mode != TrainMode::kSync;
+    if (is_ahead && config.critic.optim.offload == StateOffloading::kWhileSampling)
+      return resting_ahead(loaded, "critic.optim.offload");
     if (critic_pass_options(config, /*by_operators=*/false).rows > 0) return {};
     return check_own_pass_length(loaded, "critic.ppo_max_token_len_per_gpu", config.critic.ppo_max_token_len_per_gpu,
                                  config.critic.ulysses_sequence_parallel_size);

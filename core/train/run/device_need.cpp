@@ -23,18 +23,38 @@ std::string offloaded_by(const std::string& key, Place now) {
   return now != Place::kFile ? fmt::format("set {} = \"file\"", key) : "";
 }
 
-// What stays from the first step to the last; while the run samples, without what rests on the host.
-Parts held_parts(const MemoryEstimate& memory, const RunConfig& config, bool is_learning) {
-  const auto resting = [is_learning](double bytes) { return is_learning ? 0.0 : bytes; };
+// What of the models rests on the host at a time: the policy's part, and the critic's.
+struct Resting {
+  double masters = 0, moments = 0, critic = 0;
+};
+
+// While a run starts there is no state yet, and the masters are read.
+Resting resting_at_start(const MemoryEstimate& memory) { return {0, memory.resting, memory.resting_critic}; }
+
+Resting resting_while_sampling(const MemoryEstimate& memory) {
+  return {memory.resting_masters, memory.resting, memory.resting_critic + memory.resting_critic_masters};
+}
+
+// The policy and the critic learn one after the other, and what is not learning rests: the smaller one counts as resting.
+Resting resting_in_updates(const MemoryEstimate& memory) {
+  Resting out = resting_while_sampling(memory);
+  if (out.masters + out.moments < out.critic)
+    out.critic = 0;
+  else
+    out.masters = out.moments = 0;
+  return out;
+}
+
+// What stays from the first step to the last, but for what rests.
+Parts held_parts(const MemoryEstimate& memory, const RunConfig& config, const Resting& resting) {
   const bool moves_reference = !config.model.trains_adapter() || config.ref.has_own_weights();
-  return {{"weights", memory.weights, ""},
-          {"optimizer", memory.moments - resting(memory.resting),
-           offloaded_by("actor.optim.offload", config.actor.optim.offload)},
-          {"reference", memory.reference, moves_reference ? offloaded_by("ref.offload", config.ref.offload) : ""},
-          {"critic", memory.critic - resting(memory.resting_critic),
-           offloaded_by("critic.optim.offload", config.critic.optim.offload)},
-          {"teacher", memory.teacher, ""},
-          {"reward models", memory.reward_models, ""}};
+  return {
+      {"weights", memory.weights - resting.masters, ""},
+      {"optimizer", memory.moments - resting.moments, offloaded_by("actor.optim.offload", config.actor.optim.offload)},
+      {"reference", memory.reference, moves_reference ? offloaded_by("ref.offload", config.ref.offload) : ""},
+      {"critic", memory.critic - resting.critic, offloaded_by("critic.optim.offload", config.critic.optim.offload)},
+      {"teacher", memory.teacher, ""},
+      {"reward models", memory.reward_models, ""}};
 }
 
 std::string passes_lowered_by(const RunConfig& config) {
@@ -76,7 +96,7 @@ Result<MemoryNeed> need_of(const RunSettings& run, const PluginRegistry& registr
 }  // namespace
 
 MemoryNeed device_need(const MemoryEstimate& memory, const RunConfig& config, int num_ranks) {
-  const Parts held = held_parts(memory, config, /*is_learning=*/false);
+  const Parts held = held_parts(memory, config, resting_while_sampling(memory));
   const Parts cache = {{"weights that sample", memory.rollout, ""},
                        {"KV cache", memory.kv_cache, "lower rollout.kv_cache_mib"},
                        {"decode graphs", memory.graphs, "set rollout.enforce_eager = true"}};
@@ -92,7 +112,8 @@ MemoryNeed device_need(const MemoryEstimate& memory, const RunConfig& config, in
                                  ? passes
                                  : passes + " or set model.enable_gradient_checkpointing = true";
   MemoryNeed need;
-  need.start = joined(held, {{"weights that are read", memory.started, ""}});
+  need.start =
+      joined(held_parts(memory, config, resting_at_start(memory)), {{"weights that are read", memory.started, ""}});
   need.sampling =
       joined(joined(held, cache), {{"gradients of the last update", gradients_stay ? memory.gradients : 0.0, ""},
                                    {"experts of a pass", memory.expert_pass, "lower rollout.max_num_batched_tokens"}});
@@ -101,9 +122,9 @@ MemoryNeed device_need(const MemoryEstimate& memory, const RunConfig& config, in
   Parts update = {{"activations", memory.activations, layers}, {"head", memory.head, ""}};
   if (memory.stepped > memory.activations + memory.head)
     update = {{"copies of parameters in steps", memory.stepped, ""}};
-  need.learning = joined(
-      joined(joined(held_parts(memory, config, /*is_learning=*/true), kept), {{"gradients", memory.gradients, ""}}),
-      update);
+  need.learning = joined(joined(joined(held_parts(memory, config, resting_in_updates(memory)), kept),
+                                {{"gradients", memory.gradients, ""}}),
+                         update);
   return need;
 }
 

@@ -386,13 +386,17 @@ void offload_memory(const ModelConfig& model, const TrainedSize& trained, const 
     const bool is_cut = config.ranks.zero_stage > 0 && !update_rule(optim)->needs_whole_parameters();
     return is_cut ? largest / num_sharers : largest;
   };
+  const bool critic_sharded = config.ranks.zero_stage > 0;
+  const double critic_moments = critic.moments / (critic_sharded ? num_ranks : 1);
+  const double critic_masters =
+      keeps_masters ? 0.0 : critic.masters / (config.ranks.zero_stage < 3 ? 1.0 : static_cast<double>(num_ranks));
+  const bool moves_masters = !has_lora && config.actor.optim.master_weights && !keeps_masters;
+  const double masters = (moves_masters ? master_bytes(own, dtype) : 0.0) / num_owners;
   double of_critic = 0;
   if (config.critic.optim.offload == StateOffloading::kFile) {
-    of_critic = move_stepped(critic.moments / (config.ranks.zero_stage > 0 ? num_ranks : 1),
-                             piece(config.critic.optim, critic.largest_moments, num_ranks), memory.critic, memory);
-    const double own_masters = config.ranks.zero_stage < 3 ? critic.masters : critic.masters / num_ranks;
-    const double masters = keeps_masters ? 0.0 : own_masters;
-    of_critic += move_stepped(masters, masters / layers, memory.critic, memory);
+    of_critic = move_stepped(critic_moments, piece(config.critic.optim, critic.largest_moments, num_ranks),
+                             memory.critic, memory);
+    of_critic += move_stepped(critic_masters, critic_masters / layers, memory.critic, memory);
   }
   if (config.actor.optim.offload == StateOffloading::kFile) {
     const bool is_split = !has_lora && update_rule(config.actor.optim)->steps_numbers();
@@ -400,16 +404,16 @@ void offload_memory(const ModelConfig& model, const TrainedSize& trained, const 
         piece(config.actor.optim, trained.largest_moments / static_cast<double>(is_split ? num_parts : 1),
               static_cast<double>(num_ranks) / static_cast<double>(num_parts));
     memory.stepped += move_stepped(trained.moments, largest, memory.moments, memory);
-    const bool moves_masters = !has_lora && config.actor.optim.master_weights && !keeps_masters;
-    const double all_masters = moves_masters ? master_bytes(own, dtype) : 0.0;
-    const double masters = all_masters / num_owners;
     memory.stepped += move_stepped(masters, masters / layers, memory.weights, memory);
   }
   memory.stepped = std::max(memory.stepped, of_critic);  // one steps after the other
-  if (trained.is_on_device) {
-    if (config.actor.optim.offload == StateOffloading::kWhileSampling) memory.resting = memory.moments;
-    if (config.critic.optim.offload == StateOffloading::kWhileSampling)
-      memory.resting_critic = critic.moments / (config.ranks.zero_stage > 0 ? num_ranks : 1);
+  if (trained.is_on_device && config.actor.optim.offload == StateOffloading::kWhileSampling) {
+    memory.resting = memory.moments;
+    memory.resting_masters = masters;
+  }
+  if (trained.is_on_device && config.critic.optim.offload == StateOffloading::kWhileSampling) {
+    memory.resting_critic = critic_moments;
+    memory.resting_critic_masters = critic_masters;
   }
   if (config.ref.offload == Offloading::kFile && (!has_lora || config.ref.has_own_weights())) {
     const double embedding = static_cast<double>(own.vocab_size * own.hidden_size * num_bytes(dtype)) / num_owners;

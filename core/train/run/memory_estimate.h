@@ -21,8 +21,8 @@ struct MemoryEstimate {
   double graphs = 0;       // what decode graphs keep on a GPU
   double expert_pass = 0;  // on a GPU: what the experts of a layer need while a full pass samples
   double files = 0;        // in files in place of memory (offload)
-  // What of `moments` and of `critic` is in the host's memory while a run on a GPU samples.
-  double resting = 0, resting_critic = 0;
+  // What of `moments`, of `weights` (masters) and of `critic` is in the host's memory while a run on a GPU samples.
+  double resting = 0, resting_masters = 0, resting_critic = 0, resting_critic_masters = 0;
   double program = 130 << 20;  // the program, its libraries and what they keep
   double sampled = 0;          // what sampling keeps for updates (rollout.reuse_forward_mib)
   double experts = 0;          // that the tokens of a step took (actor.router_replay.mode)

@@ -9,6 +9,7 @@
 #include "config/optim_groups.h"
 #include "foundation/base/at_place.h"
 #include "learn/optim/weight_shards.h"
+#include "model/tensor/torch_guard.h"
 #include "train/report/stage_timer.h"
 
 namespace mortise {
@@ -33,10 +34,12 @@ Result<> offload_optimizer(Env& env, const LoadedConfig& loaded, int num_ranks, 
                            Optimizer& optimizer) {
   const RunConfig& config = loaded.config;
   const OptimConfig& optim = optim_of(config, table);
+  const bool keeps_masters = model.device().by_operators && masters_stay_on_device(config, num_ranks);
+  if (optimizer.rests() && !keeps_masters) return model.rest_masters_on_host();
   if (optim.offload != StateOffloading::kFile) return {};
   const std::shared_ptr<Offload> files = offload_files(env, config.trainer);
   TRY(at_place(loaded.where("trainer.offload_dir"), optimizer.offload(files)));
-  if (model.device().by_operators && masters_stay_on_device(config, num_ranks)) {
+  if (keeps_masters) {
     give_freed_pages_back();
     return {};
   }
@@ -47,10 +50,22 @@ Result<> offload_optimizer(Env& env, const LoadedConfig& loaded, int num_ranks, 
   return {};
 }
 
-Result<> rest_state(Optimizer& optimizer, MetricSet& metrics) {
+Result<> fetch_state(const Optimizer& optimizer, Model& model) {
+  if (!optimizer.rests()) return {};
+  return guard_torch("moving master weights to the device", [&]() -> Result<> {
+    model.fetch_masters();
+    return {};
+  });
+}
+
+Result<> rest_state(Optimizer& optimizer, Model& model, MetricSet& metrics) {
   if (!optimizer.rests()) return {};
   const StageTimer timer(metrics, "timing_s/offload_optimizer");
-  return optimizer.rest();
+  TRY(optimizer.rest());
+  return guard_torch("moving master weights to the host", [&]() -> Result<> {
+    model.rest_masters();
+    return {};
+  });
 }
 
 Result<> offload_reference(Env& env, const LoadedConfig& loaded, Model& reference) {

@@ -12,8 +12,8 @@
 
 namespace mortise {
 
-// Do the master weights of a run on a GPU stay there? Ranks that share steps, or layers, also while they sample,
-// exchange weights there.
+// Do the master weights of a run on a GPU stay there, wherever the state goes? Ranks that share steps, or layers, also while
+// they sample, exchange weights there.
 [[nodiscard]] inline bool masters_stay_on_device(const RunConfig& config, int num_ranks) {
   const bool shares_layers =
       config.actor.tensor_model_parallel_size > 1 || config.rollout.tensor_model_parallel_size > 1;
@@ -25,8 +25,10 @@ namespace mortise {
 Result<> offload_optimizer(Env& env, const LoadedConfig& loaded, int num_ranks, const std::string& table, Model& model,
                            Optimizer& optimizer);
 
-// Behind the updates of a step: the state leaves the device if optim.offload is while_sampling.
-Result<> rest_state(Optimizer& optimizer, MetricSet& metrics);
+// Before and behind the updates of a step: state and masters come to the device, and leave it, if optim.offload is
+// while_sampling. The state comes with the first update.
+Result<> fetch_state(const Optimizer& optimizer, Model& model);
+Result<> rest_state(Optimizer& optimizer, Model& model, MetricSet& metrics);
 
 // Gives free memory back to the system now, and from now on also that of each large tensor when it is freed. Without
 // this call the program keeps freed pages for its next step (foundation/base/freed_memory.h), and the gaps between them

@@ -424,6 +424,45 @@ TEST(LockedDevice, MastersInFilesTakeTheSameSteps) {
   }
 }
 
+// Masters that are in the host's memory between the steps leave the device, and take the same steps. A reference that moves
+// reads them there.
+TEST(LockedDevice, MastersThatRestTakeTheSameSteps) {
+  Model model = PlacedPolicy::place(two_layer_model(29, "bfloat16"), locked());
+  Model rests = PlacedPolicy::place(two_layer_model(29, "bfloat16"), locked());
+  Model moved = PlacedPolicy::place(two_layer_model(29, "bfloat16"), locked());
+  Model expected = PlacedPolicy::place(two_layer_model(29, "bfloat16"), locked());
+  Optimizer optimizer(TestPolicy::parameters(model), make_adafactor({}), 0.0);
+  Optimizer of_resting(TestPolicy::parameters(rests), make_adafactor({}), 0.0);
+  size_t of_masters = 0;
+  for (size_t layer = 0; layer < 2; ++layer) {
+    for (const at::Tensor& master : masters_of_layer(rests.weights(), layer)) of_masters += master.nbytes();
+  }
+  const size_t before = test::bytes_on_locked_device();
+  ASSERT_OK(rests.rest_masters_on_host());
+  EXPECT_LE(test::bytes_on_locked_device() + of_masters, before);
+  const auto step = [](Model& of, Optimizer& by, uint64_t update) {
+    for (const NamedParameter& one : of.parameters())
+      one.tensor.mutable_grad() = random_tensor(one.tensor.sizes().vec(), 10 + update, at::kFloat).to(locked().device);
+    EXPECT_OK(step_if_finite(of, by, 0.5, 0.05, 1.0));
+    of.zero_grad();
+  };
+  for (uint64_t step_of_run = 1; step_of_run <= 2; ++step_of_run) {
+    rests.fetch_masters();
+    for (const at::Tensor& master : masters_of_layer(rests.weights(), 1)) EXPECT_TRUE(has_memory(master));
+    for (uint64_t update = 1; update <= 2; ++update) {
+      step(model, optimizer, 2 * step_of_run + update);
+      step(rests, of_resting, 2 * step_of_run + update);
+      expect_same_numbers(rests, model);  // a save inside a step
+    }
+    rests.rest_masters();
+    for (const at::Tensor& master : masters_of_layer(rests.weights(), 1)) EXPECT_FALSE(has_memory(master));
+    expect_same_numbers(rests, model);
+    refresh_reference(model, expected, 0.5);
+    refresh_reference(rests, moved, 0.5);
+    expect_same_numbers(moved, expected);
+  }
+}
+
 // A reference in files that moves towards the policy, whose masters lie in files too.
 TEST(LockedDevice, AReferenceInFilesMovesAsOneInMemory) {
   for (const char* const dtype : {"float32", "bfloat16"}) {

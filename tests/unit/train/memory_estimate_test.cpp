@@ -501,41 +501,7 @@ TEST(MemoryEstimates, CountStateInFilesWhileItIsStepped) {
   EXPECT_DOUBLE_EQ(memory.stepped, run.trained.largest_moments / 2.0);
 }
 
-// Losses and the program itself stay on the host.
-TEST(DeviceNeed, ADeviceHasEveryModelAndWhatItDoesNow) {
-  MemoryEstimate memory;
-  double MemoryEstimate::*const on_device[] = {&MemoryEstimate::weights, &MemoryEstimate::reference,
-                                               &MemoryEstimate::critic, &MemoryEstimate::teacher,
-                                               &MemoryEstimate::reward_models};
-  double bytes = 1.0;
-  for (double MemoryEstimate::*const part : on_device) memory.*part = bytes *= 2.0;
-  memory.program = 1000.0;
-  RunConfig config;
-  constexpr double kModels = 2.0 + 4.0 + 8.0 + 16.0 + 32.0;
-  EXPECT_EQ(device_need(memory, config, 1).most(), kModels);
-  memory.activations = 3.0;
-  memory.started = 5.0;
-  EXPECT_EQ(device_need(memory, config, 1).most(), kModels + 5.0) << "no pass runs while a run starts";
-  memory.kv_cache = 7.0;
-  EXPECT_EQ(device_need(memory, config, 1).bytes(MemoryUse::kUpdates), kModels + 7.0 + 3.0);
-  EXPECT_EQ(device_need(memory, config, 1).bytes(MemoryUse::kSampling), kModels + 7.0);
-  memory.gradients = 11.0;
-  EXPECT_EQ(device_need(memory, config, 1).bytes(MemoryUse::kUpdates), kModels + 7.0 + 3.0 + 11.0);
-  EXPECT_EQ(device_need(memory, config, 1).bytes(MemoryUse::kSampling), kModels + 7.0 + 11.0)
-      << "until the next update";
-  config.ranks.zero_stage = 1;
-  EXPECT_EQ(device_need(memory, config, 2).bytes(MemoryUse::kSampling), kModels + 7.0) << "a step frees them";
-  memory.expert_pass = 17.0;
-  EXPECT_EQ(device_need(memory, config, 2).bytes(MemoryUse::kSampling), kModels + 7.0 + 17.0);
-  EXPECT_EQ(device_need(memory, config, 2).bytes(MemoryUse::kUpdates), kModels + 7.0 + 3.0 + 11.0);
-  memory.expert_pass = 0.0;
-  memory.gradients = 0.0;
-  memory.graphs = 13.0;
-  config.rollout.sleep_while_training = true;
-  EXPECT_EQ(device_need(memory, config, 1).bytes(MemoryUse::kUpdates), kModels + 3.0) << "cache and graphs are freed";
-}
-
-// What rests on the host is on the device in updates alone.
+// What rests on the host is on the device in updates alone, and only that of the policy or that of the critic.
 TEST(DeviceNeed, StatesThatLeaveCountInUpdatesAlone) {
   const ModelConfig model = small_config(4096, 12);
   const Spread run(model, {"actor.optim.offload=while_sampling", "critic.optim.offload=while_sampling"});
@@ -549,38 +515,47 @@ TEST(DeviceNeed, StatesThatLeaveCountInUpdatesAlone) {
   EXPECT_EQ(memory.resting, 0.0) << "the CPU has one memory";
   trained.is_on_device = true;
   offload_memory(model, trained, run.loaded.config, false, 2, critic, memory);
-  EXPECT_GT(memory.moments, 0.0);
+  EXPECT_GT(memory.moments, 64.0);
+  EXPECT_EQ(memory.resting_masters, 0.0) << "float32 has no copies";
   EXPECT_EQ(memory.total(), before.total());
   const auto need = [&](const MemoryEstimate& one, MemoryUse use) {
     return device_need(one, run.loaded.config, 2).bytes(use);
   };
-  EXPECT_DOUBLE_EQ(need(before, MemoryUse::kSampling) - need(memory, MemoryUse::kSampling),
-                   memory.moments + (run.loaded.config.ranks.zero_stage > 0 ? 32.0 : 64.0));
-  EXPECT_DOUBLE_EQ(need(memory, MemoryUse::kUpdates), need(before, MemoryUse::kUpdates));
+  const double of_critic = run.loaded.config.ranks.zero_stage > 0 ? 32.0 : 64.0;
+  EXPECT_DOUBLE_EQ(need(before, MemoryUse::kSampling) - need(memory, MemoryUse::kSampling), memory.moments + of_critic);
+  EXPECT_DOUBLE_EQ(need(before, MemoryUse::kUpdates) - need(memory, MemoryUse::kUpdates), of_critic);
+  memory.resting_critic = memory.resting + 1.0;
+  memory.critic = 2.0 * memory.resting_critic;
+  MemoryEstimate stays = memory;
+  stays.resting = stays.resting_critic = 0.0;
+  EXPECT_DOUBLE_EQ(need(stays, MemoryUse::kUpdates) - need(memory, MemoryUse::kUpdates), memory.resting);
 }
 
-TEST(DeviceNeed, NamesTheKeysThatLowerAPart) {
-  MemoryEstimate memory;
-  const auto way = [&](const RunConfig& config, MemoryUse use, const std::string& part) {
-    const MemoryNeed need = device_need(memory, config, 1);
-    for (const MemoryPart& one : need.parts(use))
-      if (one.name == part) return one.lowered_by;
-    return std::string("no such part");
+// Masters of bfloat16 matrices rest too, but for ranks that exchange them. A start reads them.
+TEST(DeviceNeed, MastersThatLeaveCountInUpdatesAndAtTheStart) {
+  const ModelConfig model = small_config(4096, 12);
+  const Spread run(model, {"actor.optim.offload=while_sampling", "model.dtype=bfloat16"});
+  TrainedSize trained = run.trained;
+  trained.is_on_device = true;
+  RunConfig config = run.loaded.config;
+  config.ranks.zero_stage = 0;
+  MemoryEstimate memory = run.shared;
+  memory.weights = weight_bytes(model, ModelDtype::kBfloat16, WeightCopies::kMasters);
+  offload_memory(model, trained, config, false, 1, {}, memory);
+  EXPECT_EQ(memory.resting_masters, master_bytes(model, ModelDtype::kBfloat16));
+  EXPECT_GT(memory.resting_masters, 0.0);
+  MemoryEstimate stays = memory;
+  stays.resting_masters = 0.0;
+  const auto saved = [&](MemoryUse use) {
+    return device_need(stays, config, 1).bytes(use) - device_need(memory, config, 1).bytes(use);
   };
-  RunConfig config;
-  EXPECT_EQ(way(config, MemoryUse::kSampling, "KV cache"), "lower rollout.kv_cache_mib");
-  EXPECT_EQ(way(config, MemoryUse::kUpdates, "KV cache"), "set rollout.sleep_while_training = true");
-  EXPECT_EQ(way(config, MemoryUse::kUpdates, "optimizer"), "set actor.optim.offload = \"file\"");
-  EXPECT_EQ(way(config, MemoryUse::kUpdates, "reference"), "set ref.offload = \"file\"");
-  EXPECT_EQ(way(config, MemoryUse::kUpdates, "activations"),
-            "lower actor.ppo_max_token_len_per_gpu or set model.enable_gradient_checkpointing = true");
-  config.actor.optim.offload = StateOffloading::kFile;
-  config.model.enable_gradient_checkpointing = true;
-  config.model.lora_rank = 8;
-  config.actor.ppo_micro_batch_size_per_gpu = 2;
-  EXPECT_EQ(way(config, MemoryUse::kUpdates, "optimizer"), "") << "it is in files already";
-  EXPECT_EQ(way(config, MemoryUse::kUpdates, "reference"), "") << "an adapter's base is no model of its own";
-  EXPECT_EQ(way(config, MemoryUse::kUpdates, "activations"), "lower actor.ppo_micro_batch_size_per_gpu");
+  EXPECT_DOUBLE_EQ(saved(MemoryUse::kSampling), memory.resting_masters);
+  EXPECT_EQ(saved(MemoryUse::kUpdates), 0.0);
+  EXPECT_EQ(saved(MemoryUse::kStart), 0.0);
+  config.ranks.zero_stage = 1;
+  memory = run.shared;
+  offload_memory(model, trained, config, false, 2, {}, memory);
+  EXPECT_EQ(memory.resting_masters, 0.0) << "ranks exchange them";
 }
 
 }  // namespace
