@@ -74,6 +74,8 @@ class LockedMemory final : public c10::Allocator {
   // Where copies find the numbers of a tensor.
   [[nodiscard]] char* open_view(void* data) const { return static_cast<char*>(data) - area_ + open_area_; }
 
+  [[nodiscard]] bool has(const void* address) const { return address >= area_ && address < area_ + kReserved; }
+
   void open() {
     const std::lock_guard lock(mutex_);
     if (num_open_++ == 0) protect(PROT_READ | PROT_WRITE);
@@ -280,6 +282,8 @@ c10::Device locked_device(int index) {
   static_cast<void>(registered);
   return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(index)};
 }
+
+bool is_on_locked_device(const void* address) { return LockedMemory::instance().has(address); }
 
 bool locked_device_is_current() { return current_index >= 0; }
 

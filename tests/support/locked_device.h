@@ -20,6 +20,9 @@ inline constexpr int kNumLockedDevices = 4;
 // Registers them once in a process. All have the same kind of memory.
 c10::Device locked_device(int index = 0);
 
+// Is this an address of its memory?
+bool is_on_locked_device(const void* address);
+
 // Is one of them the current device of this thread, as a kernel of CUDA needs it? It is so only within a guard of c10.
 bool locked_device_is_current();
 

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "model/device/kernel_table.h"
+#include "support/device_pointers.h"
 
 namespace mortise::test {
 
@@ -26,6 +27,7 @@ struct Started<kKernel> {
     const std::lock_guard lock(AroundKernels::mutex);
     ++count;
     if (AroundKernels::open) AroundKernels::open();
+    DevicePointers::look(arguments...);
     const int code = kKernel(arguments...);
     if (AroundKernels::close) AroundKernels::close();
     return code;

@@ -1,6 +1,7 @@
 // The program mortise-engine for which model.device = "cpu-as-device" is a device whose memory the host cannot reach
 // (support/locked_device.h): for whole runs, where a pointer of the device in the host's hands ends the run. Float32 and
 // bfloat16 sample and learn by the emulated kernels of core/cuda, float64 by libtorch's operators.
+// A kernel that gets an address of the host ends it too.
 // At its end it says on the console how many operators and kernels ran there, so that a test knows it.
 // MORTISE_OPEN_MEMORY=1: the same by tensors of the CPU, to compare with.
 #include <cstdio>
@@ -45,6 +46,7 @@ int main(int argc, char** argv) {
   if (is_locked) {
     test::AroundKernels::open = test::open_for_kernel;
     test::AroundKernels::close = test::close_locked_memory;
+    test::DevicePointers::is_of_device = test::is_on_locked_device;
     set_cpu_as_device({test::locked_device(), /*by_operators=*/true, "the CPU, with the code of a device, locked"});
   }
   set_cpu_kernels(&kernels, /*for_cpu_tensors=*/!is_locked);

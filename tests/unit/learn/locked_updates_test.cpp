@@ -1,6 +1,9 @@
 // Learning on a device whose memory the host cannot touch (support/locked_device.h): passes forward and backward, updates,
 // ranks and saved optimizers never read it from the host, never mix tensors of host and device, and give the numbers of
 // CPU tensors. By libtorch's operators, and by the kernels of core/cuda, which the emulator runs.
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+
 #include <deque>
 
 #include "foundation/base/stateful.h"
@@ -29,8 +32,12 @@ struct KernelsOnLockedMemory : test::TrainingKernels {
       test::open_locked_memory();
     };
     test::AroundKernels::close = test::close_locked_memory;
+    test::DevicePointers::is_of_device = test::is_on_locked_device;
   }
-  ~KernelsOnLockedMemory() { test::AroundKernels::open = test::AroundKernels::close = nullptr; }
+  ~KernelsOnLockedMemory() {
+    test::AroundKernels::open = test::AroundKernels::close = nullptr;
+    test::DevicePointers::is_of_device = nullptr;
+  }
 };
 
 std::vector<Variant> variants_of_a_device() {
@@ -84,6 +91,28 @@ TEST(LockedUpdates, LearnByKernelsWhatCpuTensorsLearn) {
     expect_same_update(update_of(all[i], alone(), {.device = &locked()}, 1, dtype), want, 1e-4);
     EXPECT_GT(test::TrainingKernels::steps(), steps);
   }
+}
+
+// What tells it if a kernel gets an address of the host: as an argument, in a struct, and in the table of a step.
+TEST(LockedUpdatesDeathTest, AKernelThatGetsAnAddressOfTheHostEndsTheTest) {
+  const KernelsOnLockedMemory kernels;
+  const at::Tensor there = at::zeros({4}, at::TensorOptions(at::kFloat).device(locked().device));
+  float here = 0;
+  float* const device = there.mutable_data_ptr<float>();
+  const auto look = [](const auto&... arguments) {
+    test::open_locked_memory();
+    test::DevicePointers::look(arguments...);
+    test::close_locked_memory();
+  };
+  look(device, MortiseCudaIn{device, 0}, static_cast<float*>(nullptr));
+  const char* const said = "a kernel gets an address of the host";
+  EXPECT_DEATH(look(device, &here), said);
+  EXPECT_DEATH(look(MortiseCudaHeadRows{device, device, &here, 0}), said);
+  const MortiseCudaStepTensor row{device, device, device, &here, nullptr, 4, 0, 0, 0.0F, 0.0F};
+  const at::Tensor table =
+      at::from_blob(const_cast<MortiseCudaStepTensor*>(&row), {static_cast<int64_t>(sizeof(row))}, at::kByte)
+          .to(locked().device);
+  EXPECT_DEATH(look(static_cast<const MortiseCudaStepTensor*>(table.const_data_ptr()), int64_t{1}), said);
 }
 
 // A policy of a family there, with its optimizer.
