@@ -4,6 +4,7 @@
 #include <exception>
 #include <memory>
 
+#include "caught.h"
 #include "dist/join.h"
 #include "model/tensor/torch_guard.h"
 
@@ -23,7 +24,7 @@ Result<int> run_as_rank(const RunConfig& config, const std::function<Result<int>
     ranks->fail(full_memory_error("", MemoryUse::kUpdates, exception));
     throw;
   } catch (const std::exception& exception) {  // the others must not wait for this rank
-    ranks->fail({ErrorKind::kInternal, exception.what(), "mortise", "this is a bug in Mortise; please report it"});
+    ranks->fail(caught_error(exception));
     throw;
   }
 }

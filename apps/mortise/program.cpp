@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "caught.h"
 #include "commands.h"
 #include "dist/launch/rank_place.h"
 #include "engine_parts.h"
@@ -141,8 +142,7 @@ int run_program(int argc, char** argv) {
   try {
     code = run(argc, argv);
   } catch (const std::exception& exception) {  // the border to libtorch and to allocation failures
-    const Error bug{ErrorKind::kInternal, exception.what(), "mortise", "this is a bug in Mortise; please report it"};
-    const Error error = engine_error(exception).value_or(bug);
+    const Error error = engine_error(exception).value_or(caught_error(exception));
     log_error(error);  // a run's log.txt has it too
     code = static_cast<int>(error.kind);
   }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "foundation/base/home_path.h"
 #include "foundation/base/text.h"
 
 namespace mortise {
@@ -187,7 +188,7 @@ class Assigner {
     }
     TRY(in_choices(value));
     TRY(plugin_is_named(value));
-    return value;
+    return field_.is_place ? expand_home(value) : value;
   }
 
   // A login is left out of what is shown of a URL (foundation/base/secrets.h), so the text would no longer say the same.

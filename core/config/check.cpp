@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 
 #include "config/config_node.h"
@@ -61,6 +62,18 @@ class Checker : ConfigRules {
           "set it to a file of rows, such as \"train.jsonl\"");
   }
 
+  // Both name their files after the step.
+  void check_completion_folders() {
+    const TrainerConfig& trainer = config_.trainer;
+    if (!trainer.rollout_data_dir || !trainer.validation_data_dir) return;
+    const auto place = [](const std::string& folder) {
+      return (std::filesystem::absolute(folder) / "").lexically_normal();
+    };
+    if (place(*trainer.rollout_data_dir) != place(*trainer.validation_data_dir)) return;
+    error("trainer.validation_data_dir", "this is also trainer.rollout_data_dir, whose files have the same names",
+          "name another folder, so that validations do not replace the completions of training");
+  }
+
   void check_given() {
     if (config_.model.path.empty())
       error("model.path", "'model.path' is not set", "set it to the model's folder, or to its name on the hub");
@@ -68,6 +81,7 @@ class Checker : ConfigRules {
       error("trainer.default_local_dir", "'trainer.default_local_dir' is empty, but a run needs a folder",
             "set it, for example to \"runs/first\" (\".\" is the folder in which you start the run)");
     }
+    check_completion_folders();
     const bool needs_train = use_ == ConfigUse::kSft || (use_ == ConfigUse::kTrain && !config_.trainer.val_only);
     if (needs_train && config_.data.train_files.empty()) {
       needs_files("data.train_files");
@@ -127,6 +141,11 @@ class Checker : ConfigRules {
       if (!names.insert(reward.name).second) {
         error("reward." + std::to_string(i), "two rewards are named " + quote(reward.name),
               fmt::format("give one of them another name, as in name = \"{}_2\"", reward.name));
+      }
+      if (reward.name.find('/') != std::string::npos) {
+        error(fmt::format("reward.{}.name", i),
+              fmt::format("the name {} has a '/', which divides the names of metrics", quote(reward.name)),
+              "write another character for it");
       }
     }
     if (!any_weight && !config_.teacher.path) warn("reward", "all rewards have weight 0, so every score is 0");

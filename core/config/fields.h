@@ -102,6 +102,7 @@ struct Field {
   std::vector<std::string> choices;  // the texts that are allowed, if the type is ChoiceRef
   std::string plugin_kind;           // the text names a plugin: "policy_loss", "kl_estimator", ...
   std::string given_to;              // plugins of this kind get the value if they have a parameter of the key's name
+  bool is_place = false;             // the text names a file or a folder: "~/" is the home folder
   bool takes_number = false;         // a text that may be written as a number
   bool inline_params = false;        // a Json whose keys are written next to the other keys of the parent table
   OnResume on_resume = OnResume::kCompared;

@@ -165,6 +165,7 @@ class KeyRecord {
   KeyRecord& below(double max) { return field_.max = max, field_.max_is_open = true, *this; }
   KeyRecord& items(size_t count) { return field_.num_items = count, *this; }
   KeyRecord& plugin(std::string_view kind) { return field_.plugin_kind = kind, *this; }
+  KeyRecord& place() { return field_.is_place = true, *this; }
   KeyRecord& or_number() { return field_.takes_number = true, *this; }
   KeyRecord& inline_table() { return field_.inline_params = true, *this; }
   // Plugins of this kind get the value if they have a parameter of the key's name. The parameter itself, in the table

@@ -271,10 +271,12 @@ Result<> GenerateEngine::step() {
   TRY(runner_->next_tokens(samples, tokens_));
   for (size_t i = 0; i < tokens_.size(); ++i) {
     if (std::isfinite(tokens_[i].log_prob)) continue;
-    const Error error{ErrorKind::kNumerics, "the model gave a log-probability that is not finite",
-                      fmt::format("generate: request {}, sample {}, token {}", samples[i]->sequence.request_id,
-                                  samples[i]->sequence.sample_index, samples[i]->sequence.ids.size()),
-                      "check metrics.jsonl: the weights may have diverged"};
+    const Error error{
+        ErrorKind::kNumerics, "the model gave a log-probability that is not finite",
+        fmt::format("generate: request {}, sample {}, token {}", samples[i]->sequence.request_id,
+                    samples[i]->sequence.sample_index, samples[i]->sequence.ids.size()),
+        "the weights may have diverged, or the model's folder holds NaN: look into the run's metrics.jsonl, or "
+        "into the folder"};
     return error;
   }
   for (const SampledToken& token : tokens_) num_generated_tokens_ += token.id == kNotDrawn ? 0 : 1;

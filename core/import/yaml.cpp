@@ -5,6 +5,7 @@
 
 #include <yaml.h>
 
+#include <charconv>
 #include <map>
 
 #include "foundation/base/limits.h"
@@ -28,6 +29,52 @@ std::optional<std::string> number_text(std::string_view text) {
   }
   if (digits.starts_with('+')) digits.erase(0, 1);
   return digits;
+}
+
+// The digits of `text` in the base, or nothing if it has others or too many.
+std::optional<int64_t> digits_in(std::string_view text, int base) {
+  int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, code] = std::from_chars(text.data(), end, value, base);
+  return code == std::errc() && stop == end ? std::optional(value) : std::nullopt;
+}
+
+// "1:30" is 90.
+std::optional<int64_t> sexagesimal(const std::string& text) {
+  int64_t value = 0;
+  for (const std::string_view part : split(text, ':')) {
+    const auto digits = digits_in(part, 10);
+    const bool is_first = part.data() == text.data();
+    if (!digits || *digits < 0 || (!is_first && (part.size() > 2 || *digits > 59))) return std::nullopt;
+    if (__builtin_mul_overflow(value, 60, &value) || __builtin_add_overflow(value, *digits, &value))
+      return std::nullopt;
+  }
+  return value;
+}
+
+// The integers of YAML 1.1 that decimal digits do not show: 0x10, 0b11, 010 (8), 1:30 (90). A text if the digits do not fit,
+// as in 09. Nothing for all other scalars.
+std::optional<Json> integer_in_other_form(std::string_view text) {
+  const bool is_negative = text.starts_with('-');
+  std::string digits;
+  for (const char character : text.substr(is_negative || text.starts_with('+') ? 1 : 0)) {
+    if (character != '_') digits += character;
+  }
+  const bool has_digits_only = digits.find_first_not_of("0123456789") == std::string::npos;
+  std::optional<int64_t> value;
+  if (digits.starts_with("0x")) {
+    value = digits_in(std::string_view(digits).substr(2), 16);
+  } else if (digits.starts_with("0b")) {
+    value = digits_in(std::string_view(digits).substr(2), 2);
+  } else if (digits.starts_with('0') && digits.size() > 1 && has_digits_only) {
+    value = digits_in(digits, 8);
+  } else if (!digits.starts_with('0') && digits.find(':') != std::string::npos) {
+    value = sexagesimal(digits);
+  } else {
+    return std::nullopt;
+  }
+  if (!value) return Json(std::string(text));
+  return Json(is_negative ? -*value : *value);
 }
 
 struct Event {
@@ -150,7 +197,7 @@ class YamlReader {
       return bad(fmt::format("the tag {} is not known", quote(tag)), event.raw.start_mark, "write the plain value");
     const bool as_text =
         data.style != YAML_PLAIN_SCALAR_STYLE || tag == "!" || tag == std::string("tag:yaml.org,2002:str");
-    node.value = as_text ? Json(node.raw) : yaml_scalar(node.raw);
+    node.value = as_text ? Json(node.raw) : integer_in_other_form(node.raw).value_or(yaml_scalar(node.raw));
     return node;
   }
 

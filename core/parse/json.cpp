@@ -14,7 +14,7 @@ class JsonWalk : public JsonEvents {
   bool boolean(bool) { return count(); }
   bool number_integer(number_integer_t) { return count(); }
   bool number_unsigned(number_unsigned_t) { return count(); }
-  bool number_float(number_float_t, const string_t&) { return count(); }
+  bool number_float(number_float_t, const string_t& text) { return check_float(text) && count(); }
   bool string(string_t& text) { return count_text(text); }
   bool key(string_t& name) { return count_key(name); }
   bool start_object(std::size_t) { return enter(/*is_object=*/true); }

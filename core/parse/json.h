@@ -27,6 +27,8 @@ struct JsonLimits {
   int max_depth = kMaxJsonDepth;
   std::size_t max_bytes = kMaxJsonBytes;
   std::size_t max_values = kMaxJsonValues;
+  bool exact_integers =
+      false;  // an integer that 64 bits cannot hold is a fault; otherwise it becomes the nearest double
 };
 
 struct JsonFault {

@@ -96,6 +96,14 @@ class JsonEvents {
       return fail(JsonFault::Kind::kLimit, "more than " + std::to_string(limits_.max_values) + " values");
     return charge(own_bytes) && (levels_.empty() || count_item(levels_.back()));
   }
+  // A number that the parser could only read as a double, and its text.
+  bool check_float(const string_t& text) {
+    constexpr std::size_t kShownDigits = 40;
+    if (!limits_.exact_integers || text.find_first_of(".eE") != string_t::npos) return true;
+    const std::string shown = text.size() > kShownDigits ? text.substr(0, kShownDigits) + "..." : text;
+    return fail(JsonFault::Kind::kLimit,
+                "the integer " + shown + " has more than 64 bits; write it in quotes, as text");
+  }
   bool count_text(const string_t& text) { return count(heap_bytes(sizeof(string_t)) + text_bytes(text)); }
   bool count_key(const string_t& name) {
     // An ordered object also keeps a list of its keys while it is read.
@@ -197,7 +205,7 @@ class JsonBuilder : public JsonEvents {
   bool boolean(bool value) { return put(value); }
   bool number_integer(number_integer_t value) { return put(value); }
   bool number_unsigned(number_unsigned_t value) { return put(value); }
-  bool number_float(number_float_t value, const string_t&) { return put(value); }
+  bool number_float(number_float_t value, const string_t& text) { return check_float(text) && put(value); }
   bool string(string_t& value) {
     if (!count_text(value)) return false;
     place(Value(static_cast<const string_t&>(value)));  // a copy has no spare room, and the parser keeps its buffer

@@ -102,6 +102,22 @@ TEST(Damage, AMissingMetricsFileIsTold) {
   EXPECT_EQ(rows_of(task.path() / "out/metrics.jsonl").size(), 1U);
 }
 
+TEST(Damage, MissingRowsOfMetricsAreTold) {
+  const TinyTask task;
+  std::vector<std::string> settings{"trainer.save_freq=1", "actor.optim.lr_scheduler_type=constant",
+                                    "trainer.total_training_steps=3"};
+  ASSERT_EQ(task.mortise("train", "out", settings).code, 0);
+  const Path metrics = task.path() / "out/metrics.jsonl";
+  const std::string text = lines_of(metrics);
+  ASSERT_OK(write_file_atomic(default_env(), metrics, text.substr(0, text.find('\n') + 9)));
+  settings.back() = "trainer.total_training_steps=4";
+  const Outcome resumed = task.mortise("train", "out", settings);
+  EXPECT_EQ(resumed.code, 0) << resumed.output;
+  EXPECT_NE(resumed.output.find("metrics.jsonl: the rows after step 1 are gone; the next one is 4"), std::string::npos)
+      << resumed.output;
+  EXPECT_EQ(rows_of(metrics).size(), 2U);
+}
+
 // Every flipped bit and every cut of any file of a real checkpoint is found, and the one before it is used.
 TEST(Damage, FlippedBitsAndCutFilesOfACheckpointAreFound) {
   const TinyTask task;

@@ -31,7 +31,7 @@ TEST(Signals, ASecondOneEndsARunWhoseStepHangs) {
     process.signal(signal);
     usleep(300'000);
     ASSERT_FALSE(process.poll()) << "the first signal waits for the step\n" << console_of(task);
-    // More than one where the process has not yet taken the first: two of a kind that wait are one.
+    // More than one: within a second, or where the process has not yet taken the first, they are one request.
     for (; !process.poll(); usleep(300'000)) process.signal(signal);
     ASSERT_EQ(process.wait(), 8) << console_of(task);
     const auto found = find_newest_valid(default_env(), task.path() / "out");

@@ -97,6 +97,7 @@ void describe_critic_model(Keys& keys) {
   keys.compared("path", &CriticModelConfig::path,
                 "Model folder that the critic starts from. A sequence classifier with one label is used as it is. A "
                 "language model gets a random value head. null: model.path.")
+      .place()
       .as_in_verl("null");
   const auto has_no_adapter = [](const auto& k) {
     return k.config.critic.model.lora_rank == 0 || k.config.critic.model.lora_adapter_path;
@@ -135,6 +136,7 @@ void describe_critic_model(Keys& keys) {
           "Folder of a LoRA adapter in PEFT's format that the critic continues, such as that of a reward model. It "
           "must hold the value head (task type SEQ_CLS). All settings of the adapter come from the folder. null: "
           "a new adapter if lora_rank is above 0.")
+      .place()
       .as_in_verl("null");
 }
 

@@ -123,6 +123,7 @@ void describe_lora(Keys& keys) {
                 "Folder of a LoRA adapter in PEFT's format to continue training. All settings of the adapter come from "
                 "the folder. "
                 "null: a new adapter if lora_rank is above 0.")
+      .place()
       .as_in_verl("null");
 }
 
@@ -186,6 +187,7 @@ void describe_model(Keys& keys) {
           "path", &ModelSection::path,
           "Folder in Hugging Face layout: config.json, safetensors weights, tokenizer files. Or a name on the hub, such as "
           "Qwen/Qwen2.5-0.5B-Instruct or NAME@REVISION (docs/hub.md).")
+      .place()
       .trl("model_name_or_path");
   keys.compared(
           "dtype", &ModelSection::dtype,
@@ -224,6 +226,7 @@ void describe_model(Keys& keys) {
           "model.enable_gradient_checkpointing is false, so all activations are kept");
   keys.compared("custom_chat_template", &ModelSection::custom_chat_template,
                 "File with a Jinja chat template to use instead of the one in the model's folder.")
+      .place()
       .read_by(kInGenerate | kInServe);
 }
 

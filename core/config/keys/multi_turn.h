@@ -80,6 +80,7 @@ void describe_environment(Keys& keys) {
           "tools", &MultiTurnConfig::tools,
           "Python functions that the model may call, as [\"tools.py:calculator\"]. Their type hints and docstrings "
           "become the JSON schema in the prompt. They run in workers, in your Python.")
+      .place()
       .trl("tools");
   keys.compared("environment", &MultiTurnConfig::environment,
                 "Environment, by plugin name. python: the tools above, or a Python class (params.class = "

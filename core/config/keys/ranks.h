@@ -42,7 +42,8 @@ void describe_ranks_section(Catalog& catalog) {
       .above(0);
   keys.free("store_file", &RanksConfig::store_file,
             "A new file on a file system that all ranks share. They find each other through it instead of a TCP "
-            "connection to rank 0. null: the TCP store at MASTER_ADDR and MASTER_PORT.");
+            "connection to rank 0. null: the TCP store at MASTER_ADDR and MASTER_PORT.")
+      .place();
   keys.free(
           "zero_stage", &RanksConfig::zero_stage,
           "What the ranks share of the training state (ZeRO), to save memory. 0: each rank has all of it. 1: each rank "

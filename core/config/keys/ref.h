@@ -78,6 +78,7 @@ void describe_reference_start(Keys& keys) {
           "is merged. For example the supervised model, if the policy continues from a later checkpoint. null: the "
           "initial policy, or if an adapter is trained, the model without it. (ms-swift: ref_model, ref_adapters; verl: "
           "ref.model.path.)")
+      .place()
       .no_effect_by_plugins(
           kInTrain, [](const auto& k) { return k.config.ref.path && has_no_reference(k); }, kNoReference);
 }

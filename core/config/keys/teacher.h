@@ -21,6 +21,7 @@ void describe_teacher(Keys& keys) {
   keys.compared(
           "path", &TeacherConfig::path,
           "Folder of the teacher, or its name on the hub. It must have the policy's vocabulary. null: no teacher.")
+      .place()
       .no_effect(
           kInTrain,
           [](const auto& k) {

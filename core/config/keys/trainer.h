@@ -142,6 +142,7 @@ void describe_trainer_length(Keys& keys) {
       .read_by(kInGenerate | kInEval);
   keys.free("default_local_dir", &TrainerConfig::default_local_dir,
             "Folder that the run writes: metrics, logs, checkpoints, the resolved config.")
+      .place()
       .as_in_verl("")
       .transformers("output_dir", "");
 }
@@ -152,6 +153,7 @@ void describe_offload_dir(Keys& keys) {
           "offload_dir", &TrainerConfig::offload_dir,
           "Folder on a disk for the numbers that actor.optim.offload, critic.optim.offload and ref.offload keep out of "
           "memory. The files have no names and go with the process. null: the folder that default_local_dir is in.")
+      .place()
       .no_effect(
           kLearning,
           [](const auto& k) {
@@ -253,6 +255,7 @@ void describe_checkpoints(Keys& keys) {
       .as_in_verl("\"auto\"");
   keys.free("resume_from_path", &TrainerConfig::resume_from_path,
             "The checkpoint (a global_step_N folder) that resume_mode = \"resume_path\" resumes.")
+      .place()
       .trl("resume_from_checkpoint")
       .no_effect(
           kInTrain, [](const auto& k) { return k.config.trainer.resume_mode != ResumeMode::kResumePath; },
@@ -293,6 +296,7 @@ void describe_logs(Keys& keys) {
   keys.free("validation_data_dir", &TrainerConfig::validation_data_dir,
             "Folder for the completions of every validation with their rewards. Each validation is a JSONL file named "
             "by its step; `mortise eval` writes eval.jsonl. null: none are written.")
+      .place()
       .as_in_verl("null")
       .read_by(kInEval)
       .no_effect(
@@ -301,6 +305,7 @@ void describe_logs(Keys& keys) {
   keys.free("rollout_data_dir", &TrainerConfig::rollout_data_dir,
             "Folder for all completions of training with their rewards, their advantages and the reasons of failed "
             "rewards. Each step is a JSONL file (docs/metrics.md lists its fields). null: none are written.")
+      .place()
       .as_in_verl("null")
       .not_in_sft();
   keys.free("rollout_data_tokens", &TrainerConfig::rollout_data_tokens,

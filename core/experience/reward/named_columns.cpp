@@ -24,6 +24,12 @@ Result<> check_named_column(const NamedColumn& column, const PluginInfo& reward,
                             std::string_view rows) {
   if (data.has_value(column.path)) return {};
   const std::vector<std::string> names = data.column_names();
+  if (std::ranges::find(names, column.row_key()) != names.end()) {
+    return Error{ErrorKind::kData,
+                 fmt::format("the reward {} reads the data column {} ({}), but all its values in {} are null",
+                             quote(reward.name), quote(column.path), column.param, rows),
+                 "", fmt::format("set {} to a column with values, or remove the reward", quote(column.param))};
+  }
   std::string next = did_you_mean(column.row_key(), names);
   if (next.empty()) next = names.empty() ? "the rows have no columns" : "the rows have " + join(names, ", ");
   next +=

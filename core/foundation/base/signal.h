@@ -1,7 +1,8 @@
 // SIGINT and SIGTERM. While a program loads, the first one ends it at once with exit code 8: nothing is lost yet, and
 // nothing checks a flag in the middle of a large file. From take_stop_requests() on, the first one is a request that
-// the loop checks between stages (finish the step, save, exit with code 8), and the second one ends the process at once
-// with the same code. SIGPIPE is ignored.
+// the loop checks between stages (finish the step, save, exit with code 8). One that comes more than a second later ends
+// the process at once with the same code, and says so on standard error; wrappers and schedulers often send the first one
+// twice. SIGPIPE is ignored.
 // Thread rule: install once from main; any thread may read the flag.
 #pragma once
 

@@ -61,6 +61,7 @@ Result<Json> JsonlReader::parse(const JsonlLine& line) const {
   }
   JsonOptions options;
   options.first_line = line.line;
+  options.limits.exact_integers = true;
   return parse_json(line.text, path().string(), options);
 }
 

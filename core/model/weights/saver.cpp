@@ -1,12 +1,18 @@
 // See saver.h.
 #include "model/weights/saver.h"
 
+#include <ATen/ops/any.h>
+#include <ATen/ops/isinf.h>
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <map>
 #include <memory>
 #include <utility>
 
+#include "foundation/base/log.h"
+#include "foundation/base/text.h"
 #include "foundation/formats/json.h"
 #include "foundation/formats/safetensors.h"
 #include "model/weights/weight_files.h"
@@ -16,6 +22,17 @@ namespace {
 
 std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
+}
+
+// The numbers in the dtype of a file. float16 ends at 65504: larger numbers become infinite, and the log says so.
+at::Tensor in_dtype(const at::Tensor& numbers, at::ScalarType stored, const std::string& name) {
+  const at::Tensor out = numbers.to(at::TensorOptions().device(at::kCPU).dtype(stored));
+  if (stored == at::kHalf && numbers.scalar_type() != at::kHalf && at::isinf(out).any().item<bool>()) {
+    log_warn_once(fmt::format(
+        "numbers of {} are above 65504, the largest of float16, and are saved as infinity; save in bfloat16 or float32",
+        quote(name)));
+  }
+  return out;
 }
 
 // A tensor in the dtype of a file, converted piece by piece, so that no copy of it is ever whole in memory. If its numbers
@@ -32,8 +49,8 @@ class ConvertedTensor : public TensorSource {
     if (from_.numbers != nullptr) TRY(from_.numbers->reach(name_));
     const auto element = static_cast<int64_t>(c10::elementSize(stored_));
     const at::Tensor piece =
-        flat_.narrow(0, static_cast<int64_t>(begin) / element, static_cast<int64_t>(out.size()) / element)
-            .to(at::TensorOptions().device(at::kCPU).dtype(stored_));
+        in_dtype(flat_.narrow(0, static_cast<int64_t>(begin) / element, static_cast<int64_t>(out.size()) / element),
+                 stored_, name_);
     std::ranges::copy(bytes_of(piece), out.begin());
     if (from_.offload != nullptr) from_.offload->release(flat_);
     return {};
@@ -151,8 +168,7 @@ std::vector<FolderFile> plan_weights_as_read(std::span<const NamedParameter> par
         } else {
           if (from.numbers != nullptr) TRY(from.numbers->reach(slot.parameter));
           const at::Tensor& numbers = by_name.at(slot.parameter);
-          TRY(out.append(
-              bytes_of(numbers.to(at::TensorOptions().device(at::kCPU).dtype(*torch_type(slot.dtype))).contiguous())));
+          TRY(out.append(bytes_of(in_dtype(numbers, *torch_type(slot.dtype), slot.parameter).contiguous())));
           if (from.offload != nullptr) from.offload->release(numbers);
         }
       }

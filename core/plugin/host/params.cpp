@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "foundation/base/home_path.h"
 #include "foundation/base/secrets.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
@@ -239,7 +240,9 @@ Result<Json> validate_params(const PluginInfo& info, const Json& params, std::st
   Json full = Json::object();
   for (const ParamInfo& param : info.params) {
     const Json* given = json_find(params, param.name);
-    full[param.name] = given != nullptr ? *converted(param, *given) : TRY(default_value(param));
+    Json& value = full[param.name];
+    value = given != nullptr ? *converted(param, *given) : TRY(default_value(param));
+    if (names_place(param.role) && value.is_string()) value = expand_home(value.get<std::string>());
   }
   return full;
 }

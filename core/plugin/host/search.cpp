@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <system_error>
 
+#include "foundation/base/home_path.h"
 #include "foundation/base/text.h"
 #include "foundation/base/this_program.h"
 #include "plugin/host/installed.h"
@@ -32,24 +33,17 @@ std::filesystem::path default_builtin_dir() {
   return program.parent_path().parent_path() / "lib" / "mortise" / "packs";
 }
 
-std::filesystem::path expand_home(const std::filesystem::path& path) {
-  const std::string text = path.string();
-  if (text != "~" && !text.starts_with("~/")) return path;
-  const std::string home = environment("HOME");
-  return home.empty() ? path : std::filesystem::path(home + text.substr(1));
-}
-
 std::vector<SearchPlace> search_places(const RegistryOptions& options) {
   std::vector<SearchPlace> places;
   for (const NamedPlace& file : options.files)
-    places.push_back({expand_home(file.path), PackOrigin::kConfig, true, "", file.where});
+    places.push_back({expand_home(file.path.string()), PackOrigin::kConfig, true, "", file.where});
   for (const NamedPlace& folder : options.paths)
-    places.push_back({expand_home(folder.path), PackOrigin::kConfig, false, "", folder.where});
+    places.push_back({expand_home(folder.path.string()), PackOrigin::kConfig, false, "", folder.where});
   if (options.use_environment) {
     const std::string variable = environment("MORTISE_PLUGIN_PATH");
     for (const std::string_view entry : split(variable, ':')) {
       if (entry.empty()) continue;
-      SearchPlace place{expand_home(std::filesystem::path(entry)), PackOrigin::kEnvironment, false, ""};
+      SearchPlace place{expand_home(std::string(entry)), PackOrigin::kEnvironment, false, ""};
       if (!place.path.is_absolute())
         place.refused = "MORTISE_PLUGIN_PATH takes absolute folders only, never the current one";
       places.push_back(std::move(place));

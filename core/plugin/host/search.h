@@ -28,7 +28,4 @@ struct SearchPlace {
 // <program>/../lib/mortise/packs
 [[nodiscard]] std::filesystem::path default_builtin_dir();
 
-// "~/packs" -> "/home/me/packs"
-[[nodiscard]] std::filesystem::path expand_home(const std::filesystem::path& path);
-
 }  // namespace mortise

@@ -43,6 +43,10 @@ std::string_view param_role_name(ParamRole role) {
   return "plain";
 }
 
+bool names_place(ParamRole role) {
+  return role == ParamRole::kFile || role == ParamRole::kFolder || role == ParamRole::kModel;
+}
+
 std::string_view coupling_name(Coupling coupling) {
   switch (coupling) {
     case Coupling::kToken:

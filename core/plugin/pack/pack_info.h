@@ -20,6 +20,7 @@ enum class Coupling : int32_t { kToken = 0, kRow = 1, kGroup = 2, kUpdate = 3 };
 
 [[nodiscard]] std::string_view param_type_name(ParamType type);   // "f64", "i64", "bool", "text"
 [[nodiscard]] std::string_view param_role_name(ParamRole role);   // "plain", "column", "file", "folder", ...
+[[nodiscard]] bool names_place(ParamRole role);                   // a file, a folder or a model folder
 [[nodiscard]] std::string_view coupling_name(Coupling coupling);  // "token", "row", "group", "update"
 
 struct ParamRange {

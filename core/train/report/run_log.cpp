@@ -73,9 +73,16 @@ Result<> unless_the_disk_is_full(Result<> written) {
   return {};
 }
 
-// Drops the rows after `last`, and logs what is lost.
-Result<> keep_rows(Env& env, const Path& path, std::string_view key, int64_t last) {
+// Drops the rows after `last`, and logs what is lost. `is_whole`: there should be a row for each number to
+// `last`.
+Result<> keep_rows(Env& env, const Path& path, std::string_view key, int64_t last, bool is_whole) {
+  if (is_whole && last > 0 && !env.exists(path))
+    log_warn(fmt::format("{} is missing: the new one begins with {} {}", path.string(), key, last + 1));
   const KeptRows rows = TRY(keep_jsonl_rows(env, path, key, last));
+  if (is_whole && env.exists(path) && rows.last_key.value_or(0) < last) {
+    log_warn(fmt::format("{}: the rows after {} {} are gone; the next one is {}", path.string(), key,
+                         rows.last_key.value_or(0), last + 1));
+  }
   if (rows.num_damaged > 0) {
     log_warn(
         fmt::format("{}:{}: {}{} damaged, as after a power loss. The file as it was is now {}; the rows that can be "
@@ -159,12 +166,9 @@ Result<RunLog> RunLog::open(Env& env, const LoadedConfig& loaded, const PluginRe
   const bool resumed = options.resumed && !options.only_validates;
   const bool keeps = resumed || options.only_validates;
   constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
-  if (resumed && options.first_step > 0 && !env.exists(dir / "metrics.jsonl"))
-    log_warn(fmt::format("{} is missing: the new one begins with step {}", (dir / "metrics.jsonl").string(),
-                         options.first_step + 1));
   if (keeps) {  // without a resume only a half-written last line is dropped
-    TRY(keep_rows(env, dir / "metrics.jsonl", "step", resumed ? options.first_step : kAll));
-    TRY(keep_rows(env, dir / "updates.jsonl", "update", resumed ? options.first_update : kAll));
+    TRY(keep_rows(env, dir / "metrics.jsonl", "step", resumed ? options.first_step : kAll, resumed));
+    TRY(keep_rows(env, dir / "updates.jsonl", "update", resumed ? options.first_update : kAll, false));
   }
   if (!options.only_validates || !env.exists(dir / "config.resolved.toml")) {
     ShowOptions show;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "foundation/base/at_place.h"
+#include "foundation/base/home_path.h"
 #include "train/loop/score_model.h"
 #include "train/resume/pack_lock.h"
 
@@ -16,15 +17,11 @@ namespace mortise {
 
 namespace {
 
-bool is_file_role(ParamRole role) {
-  return role == ParamRole::kFile || role == ParamRole::kFolder || role == ParamRole::kModel;
-}
-
 // What `use` sets the parameter to, or its default.
 std::string value_of(const ParamInfo& param, const PluginUse& use) {
   const Json* const value = json_find(use.params, param.name);
   if (value == nullptr) return param.default_text.value_or("");
-  return value->is_string() ? value->get<std::string>() : "";
+  return value->is_string() ? expand_home(value->get<std::string>()) : "";
 }
 
 Result<> check_file(Env& env, const PluginFile& file) {
@@ -48,7 +45,7 @@ std::vector<PluginFile> plugin_files(const PluginRegistry& registry, const RunCo
     const auto ref = registry.find(use.kind, use.name);
     if (!ref.ok()) continue;  // reported where the plugin is made
     for (const ParamInfo& param : ref->plugin->params) {
-      if (!is_file_role(param.role)) continue;
+      if (!names_place(param.role)) continue;
       const std::string path = value_of(param, use);
       const bool is_scored = param.role == ParamRole::kModel && (ref->plugin->flags & MORTISE_FLAG_NEEDS_ENGINE) != 0;
       if (!path.empty()) files.push_back({fmt::format("{}.{}", use.key, param.name), path, param.role, is_scored});

@@ -61,6 +61,16 @@ TEST(Check, WhatMustBeGiven) {
   EXPECT_EQ(check_error({"trainer.val_only=true", "data.train_files=[]"}), "ok");
 }
 
+TEST(Check, CompletionsOfTrainingAndOfValidationHaveTheirOwnFolders) {
+  EXPECT_THAT(check_error({"trainer.rollout_data_dir=out/x", "trainer.validation_data_dir=out/y/../x/"}),
+              HasSubstr("this is also trainer.rollout_data_dir"));
+  EXPECT_THAT(warnings({"trainer.rollout_data_dir=out/x", "trainer.validation_data_dir=out/xy"}), ElementsAre());
+}
+
+TEST(Check, NamesOfRewardsHaveNoSlash) {
+  EXPECT_THAT(check_error({"reward.0.name=a/b"}), HasSubstr("the name 'a/b' has a '/'"));
+}
+
 TEST(Check, BatchesMustDivide) {
   EXPECT_EQ(
       check_error({"actor.ppo_mini_batch_size=64"}),

@@ -5,9 +5,11 @@
 #include <set>
 #include <sstream>
 
+#include "config/assign.h"
 #include "config/fields.h"
 #include "config/unused.h"
 #include "config_test_support.h"
+#include "support/environment.h"
 
 namespace mortise::test {
 namespace {
@@ -207,6 +209,28 @@ TEST(Records, NamesOfOtherFrameworks) {
   EXPECT_EQ(find_field("trainer.default_local_dir")->name_in(Peer::kTrl), "output_dir") << "of TrainingArguments";
   EXPECT_EQ(find_field("actor.off_policy_mask_threshold")->name_in(Peer::kSwift), "off_policy_sequence_mask_delta");
   EXPECT_EQ(find_field("actor.grad_clip")->name_in(Peer::kVerl), "") << "verl's name is ours";
+}
+
+// Shells do not replace "~" inside quotes or files, so the keys that name files and folders do it.
+TEST(Records, PlacesBeginAtTheHomeFolder) {
+  const Environment home("HOME", "/home/me");
+  int num_places = 0;
+  for (const Field& field : all_fields()) {
+    if (!field.in_run || field.type_name().find("text") == std::string::npos || !field.choices.empty()) continue;
+    RunConfig config;
+    const FieldRef ref = field.in_run(config);
+    ConfigNode node;
+    node.value = "~/there";
+    if (!assign_value(field, ref, node)) continue;
+    const Json value = field_value(ref);
+    const Json text = value.is_array() ? value[0] : value;
+    EXPECT_EQ(text, field.is_place ? "/home/me/there" : "~/there") << field.key;
+    num_places += field.is_place ? 1 : 0;
+  }
+  EXPECT_GE(num_places, 12);
+  const RunConfig config = config_of("", {"trainer.default_local_dir=~/run", "model.path=~other/model"});
+  EXPECT_EQ(config.trainer.default_local_dir, "/home/me/run");
+  EXPECT_EQ(config.model.path, "~other/model");
 }
 
 // The names of a choice stand once: in its enum's table.

@@ -60,6 +60,10 @@ TEST(NamedColumns, OneRowWithAValueIsEnough) {
       error.to_string(),
       "the reward 'match' reads the data column 'answer' (column), but no row of data.train_files has a value there; "
       "did you mean 'asnwer'? Otherwise set 'column' to a column that exists, or remove the reward");
+  EXPECT_EQ(
+      check("empty").error().to_string(),
+      "the reward 'match' reads the data column 'empty' (column), but all its values in data.train_files are null; "
+      "set 'column' to a column with values, or remove the reward");
   EXPECT_THAT(check("zzzzzz").error().next,
               testing::StartsWith("the rows have asnwer, empty, meta, text, late, a.b, a;"));
 }

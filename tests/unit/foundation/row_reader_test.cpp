@@ -69,6 +69,19 @@ TEST_F(RowReaderTest, JsonlContinuesAfterABadLine) {
   EXPECT_THAT(rows_of("empty.jsonl", ""), ElementsAre());
 }
 
+TEST_F(RowReaderTest, IntegersThatNothingHoldsExactlyAreBadRows) {
+  const std::string large = "123456789012345678901234567890";
+  EXPECT_THAT(rows_of("a.jsonl", "{\"x\":18446744073709551615}\n{\"x\":[" + large + "]}\n{\"x\":-" + large + "}\n" +
+                                     "{\"x\":1e40,\"y\":\"" + large + "\"}\n"),
+              ElementsAre("1 {\"x\":18446744073709551615}",
+                          "a.jsonl:2:37: the integer " + large + " has more than 64 bits; write it in quotes, as text",
+                          "a.jsonl:3:37: the integer -" + large + " has more than 64 bits; write it in quotes, as text",
+                          "4 {\"x\":1e+40,\"y\":\"" + large + "\"}"));
+  RowReaderOptions options;
+  options.cells = {{"x", CellType::kJson}};
+  EXPECT_THAT(rows_of("a.csv", "x\n" + large + "\n", options), ElementsAre(HasSubstr(large)));
+}
+
 TEST_F(RowReaderTest, EndlessLinesAreOneBadRow) {
   const std::string endless(size_t{65} << 20, 'x');
   EXPECT_THAT(rows_of("d.jsonl", "{\"a\":1}\n" + endless + "\n{\"a\":3}\n"),

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdlib>
 
@@ -57,10 +59,30 @@ TEST(StopSignalsDeathTest, TheSecondEndsTheProcessWithItsCode) {
         install_stop_signals();
         take_stop_requests();
         std::raise(SIGINT);
+        ::usleep(1'100'000);
         std::raise(SIGINT);
         std::exit(0);
       },
-      ::testing::ExitedWithCode(8), "");
+      ::testing::ExitedWithCode(8), "stopped at once by a second signal; this step is not saved");
+}
+
+// A scheduler that signals a process and its group sends one request twice. The kernel stops both until they are let
+// through together, so that no time passes between them.
+TEST(StopSignalsDeathTest, TwoAtOnceAreOneRequest) {
+  const auto get_two = [] {
+    install_stop_signals();
+    take_stop_requests();
+    sigset_t both, before;
+    sigemptyset(&both);
+    sigaddset(&both, SIGTERM);
+    sigaddset(&both, SIGINT);
+    ::pthread_sigmask(SIG_BLOCK, &both, &before);
+    std::raise(SIGTERM);
+    std::raise(SIGINT);
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    std::exit(stop_requested() ? 0 : 1);
+  };
+  EXPECT_EXIT(get_two(), ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // verl's ppo_trainer: resolved YAML and Hydra overrides.
 #include "foundation/base/choice.h"
 #include "import_support.h"
+#include "support/environment.h"
 
 namespace mortise::test {
 namespace {
@@ -73,8 +74,9 @@ TEST(ImportVerl, TheWholeFileWithItsDefaultsImports) {
                        default_env().read_file(Path(MORTISE_SOURCE_DIR) / "tests/golden/import/verl_ppo_trainer.yaml"));
   ASSERT_OK_AND_ASSIGN(const ImportedConfig result, import_text("verl", text, "ppo_trainer.yaml"));
   EXPECT_THAT(result.warnings, ElementsAre());
+  const Environment home("HOME", "/home/me");
   const RunConfig config = config_of(result.toml);
-  EXPECT_EQ(config.model.path, "~/models/deepseek-llm-7b-chat");
+  EXPECT_EQ(config.model.path, "/home/me/models/deepseek-llm-7b-chat");
   EXPECT_EQ(config.algorithm.adv_estimator, "gae");
   EXPECT_EQ(config.trainer.total_epochs, 30);
   EXPECT_EQ(config.trainer.default_local_dir, "checkpoints/verl_examples/gsm8k");

@@ -29,6 +29,17 @@ TEST(ImportYaml, ScalarsAreReadAsOmegaConfDoes) {
   for (const char* text : {"abc", "1.2.3", "1e", "0.5x", "y", "n", "'1'", "\"true\"", "!!str 1"})
     EXPECT_TRUE(scalar(text).is_string()) << text;
   EXPECT_EQ(scalar("'1'"), "1");
+  // The other forms of YAML 1.1's integers.
+  EXPECT_EQ(scalar("010"), 8);
+  EXPECT_EQ(scalar("-0_10"), -8);
+  EXPECT_EQ(scalar("0x1F"), 31);
+  EXPECT_EQ(scalar("+0b11"), 3);
+  EXPECT_EQ(scalar("1:30"), 90);
+  EXPECT_EQ(scalar("190:20:30"), 685230);
+  EXPECT_EQ(scalar("0"), 0);
+  EXPECT_EQ(scalar("0.5"), 0.5);
+  for (const char* text : {"09", "0x", "0xg", "1:60", "1:300", "08:10", "0o17", "a:1", "999999999999999999:30"})
+    EXPECT_TRUE(scalar(text).is_string()) << text;
 }
 
 TEST(ImportYaml, TreesKeepPlacesOrderAndTheTextOfScalars) {

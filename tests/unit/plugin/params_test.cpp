@@ -5,6 +5,7 @@
 
 #include "foundation/base/secrets.h"
 
+#include "support/environment.h"
 #include "test_packs.h"
 
 namespace mortise {
@@ -30,6 +31,16 @@ TEST(ParamsTest, FillsInDefaultsInDeclaredOrder) {
   ASSERT_OK_AND_ASSIGN(const ordered_json full, validate_params(info(), {{"beta", 1}, {"steps", 5}}));
   EXPECT_EQ(full.dump(),
             R"({"clip_ratio":0.2,"steps":5,"strict":true,"mode":"slow","clip_ratio_low":null,"beta":1.0})");
+}
+
+TEST(ParamsTest, FilesAndFoldersBeginAtTheHomeFolder) {
+  const test::Environment home("HOME", "/home/me");
+  PluginInfo plugin;
+  plugin.name = "reader";
+  plugin.params = {{"path", ParamType::kText, "", "", std::nullopt, {}, ParamRole::kFile},
+                   {"text", ParamType::kText, "", "", std::nullopt, {}}};
+  ASSERT_OK_AND_ASSIGN(const ordered_json full, validate_params(plugin, {{"path", "~/r.py"}, {"text", "~/r.py"}}));
+  EXPECT_EQ(full.dump(), R"({"path":"/home/me/r.py","text":"~/r.py"})");
 }
 
 TEST(ParamsTest, ASecretIsHiddenWhereverItIsSaid) {

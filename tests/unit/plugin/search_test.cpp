@@ -3,29 +3,13 @@
 
 #include <cstdlib>
 
+#include "support/environment.h"
 #include "test_packs.h"
 
 namespace mortise {
 namespace {
 
-// Sets environment variables for one test.
-class Environment {
- public:
-  Environment(const char* name, const std::string& value) : name_(name) {
-    const char* old = std::getenv(name);
-    had_ = old != nullptr;
-    if (had_) old_ = old;
-    ::setenv(name, value.c_str(), 1);
-  }
-  Environment(const Environment&) = delete;
-  Environment& operator=(const Environment&) = delete;
-  ~Environment() { had_ ? ::setenv(name_, old_.c_str(), 1) : ::unsetenv(name_); }
-
- private:
-  const char* name_;
-  std::string old_;
-  bool had_ = false;
-};
+using test::Environment;
 
 TEST(SearchTest, OrderIsConfigEnvironmentUserInstalled) {
   const Environment path("MORTISE_PLUGIN_PATH", "/one:/two");

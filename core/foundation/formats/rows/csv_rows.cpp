@@ -235,7 +235,7 @@ Result<std::string> CsvRows::json_of_cell(const CsvColumn& column, const CsvCell
       if (const auto value = parse_f64(trim(cell.text))) return dump_json(Json(*value));
       return bad_cell(column, cell, "number", line);
     case CellType::kJson: {
-      const auto value = parse_json(cell.text, "");
+      const auto value = parse_json(cell.text, "", {.limits = {.exact_integers = true}});
       if (value.ok()) return dump_json(*value);
       return bad_cell(column, cell, "json", line);
     }

@@ -5,8 +5,8 @@
 #include <fnmatch.h>
 
 #include <algorithm>
-#include <cstdlib>
 
+#include "foundation/base/home_path.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
 
@@ -82,19 +82,12 @@ Result<std::vector<Path>> files_of_folder(Env& env, const Path& folder, const st
                fmt::format("name files in {}, as in {}", key, quote((folder / "*.parquet").string()))};
 }
 
-// "~/rows" as shells read it.
-std::string with_home(const std::string& name) {
-  if (name != "~" && !name.starts_with("~/")) return name;
-  const char* home = std::getenv("HOME");
-  return home == nullptr ? name : home + name.substr(1);
-}
-
 }  // namespace
 
 Result<std::vector<Path>> expand_data_files(Env& env, const std::string& given, const std::string& key) {
   if (given.empty())
     return Error{ErrorKind::kData, key + " has an empty name", "", "remove it, or name a file of rows"};
-  const std::string name = with_home(given);
+  const std::string name = expand_home(given);
   const Path path(name);
   if (env.exists(path)) {
     if (TRY(env.info(path)).is_directory) return files_of_folder(env, path, key);

@@ -63,7 +63,7 @@ Result<Json> parse_row(const RawRow& row, const Path& path, bool has_lines) {
     const TextPosition position = text_position(row.text, *bad);
     return Error{ErrorKind::kData, "not UTF-8", at(position.line, position.column), "convert the file to UTF-8"};
   }
-  auto parsed = parse::parse_ordered_json(row.text);
+  auto parsed = parse::parse_ordered_json(row.text, {.exact_integers = true});
   if (parsed) return *std::move(parsed);
   const parse::JsonFault& fault = parsed.fault();
   return Error{ErrorKind::kData, fault.what, at(fault.line, fault.column), "correct the JSON there"};
