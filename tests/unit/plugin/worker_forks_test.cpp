@@ -127,6 +127,19 @@ TEST_F(ForkedWorkers, AForgedRowCostsItsWorkersPieceAtMost) {
   EXPECT_EQ(score(*reward, {"ccc", "dd"}), (std::vector<double>{3, 2}));
 }
 
+// Without workers the child would be a second trainer.
+TEST_F(ForkedWorkers, AForkInTheTrainersProcessEndsToo) {
+  mode_ = Isolation::kNone;
+  auto reward = make("faulty");
+  const pid_t self = ::getpid();
+  const std::vector<double> got = score(*reward, {"a", "fork", "ccc"});
+  if (::getpid() != self) ::_exit(9);
+  EXPECT_EQ(got, (std::vector<double>{1, 4, 3}));
+  int status = 0;
+  ASSERT_GT(::waitpid(-1, &status, 0), 0);
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+}
+
 // --- losses ----------------------------------------------------------------------------------------------------------
 
 class ForkedLosses : public ForkedWorkers {
