@@ -1,9 +1,10 @@
 # The first part of every Python program that a pack runs: frames over a socket, and texts of errors. The part of the
 # pack follows it, in the same module.
 #
-# One socket, file descriptor 3; frames of 8 bytes length (little endian) and that much JSON. Standard library only,
-# Python 3.8 or newer. What the user's code prints goes to standard error (the parent sees to that), never into the
-# socket.
+# One socket, file descriptor 3; frames as in python_process.h: three numbers of 8 bytes (length, request, process) and
+# JSON. Only the process that was started reads and writes them: a child that the user's code forked loses the socket,
+# and ends where it would come back to this program. Standard library only, Python 3.8 or newer. What the user's code
+# prints goes to standard error (the parent sees to that), never into the socket.
 import asyncio
 import errno
 import importlib.machinery
@@ -30,16 +31,37 @@ def utf8(text):
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
 
 
+OWN_PROCESS, process_now, end_now = os.getpid(), os.getpid, os._exit
+
+
+def end_if_forked():
+    """Ends a child that the user's code forked and that came back: the process that was asked goes on alone."""
+    if process_now() != OWN_PROCESS:
+        os.write(2, b"the %s forked and the child returned; the child was ended here. End it with os._exit(0)\n" % WHO.encode())
+        end_now(1)
+
+
 class Wire:
-    """Frames over the socket, which no child of the user's code inherits."""
+    """Frames over the socket. Programs that the user's code starts do not inherit it, and its forks close it."""
 
     def __init__(self):
         self.fd = os.dup(3)
         os.close(3)
+        self.request = 0
+        os.register_at_fork(after_in_child=self.forget)
+
+    def forget(self):
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
 
     def read(self):
-        head = self._exactly(8)
-        return None if head is None else json.loads(self._exactly(struct.unpack("<Q", head)[0]))
+        end_if_forked()
+        head = self._exactly(24)
+        if head is None:
+            return None
+        size, self.request, _ = struct.unpack("<QQQ", head)
+        return json.loads(self._exactly(size))
 
     def _exactly(self, size):
         parts = []
@@ -52,10 +74,25 @@ class Wire:
         return b"".join(parts)
 
     def write(self, message):
+        end_if_forked()
         body = utf8(json.dumps(message, allow_nan=False, ensure_ascii=False))
-        rest = memoryview(struct.pack("<Q", len(body)) + body)
+        rest = memoryview(struct.pack("<QQQ", len(body), self.request, OWN_PROCESS) + body)
         while rest:
             rest = rest[os.write(self.fd, rest) :]
+
+
+class Reply:
+    """Where the answers to one request go. What a task of the user's code gives after its end is left out."""
+
+    def __init__(self, wire):
+        self.wire, self.is_open = wire, True
+
+    def write(self, message):
+        if self.is_open:
+            self.wire.write(message)
+
+    def close(self):
+        self.is_open = False
 
 
 class Unusable(Exception):
@@ -126,7 +163,8 @@ def die_with_parent():
         pass
 
 
-# Reads the settings, sends what `start` makes of them (or why it cannot), and hands every request to `answer`.
+# Reads the settings, sends what `start` makes of them (or why it cannot), and hands every request to `answer`, with the
+# Reply for it.
 def serve(start, answer):
     die_with_parent()
     wire = Wire()
@@ -142,4 +180,6 @@ def serve(start, answer):
         request = wire.read()
         if request is None:
             return
-        answer(runner, request, wire)
+        reply = Reply(wire)
+        answer(runner, request, reply)
+        reply.close()

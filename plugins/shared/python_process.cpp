@@ -22,6 +22,7 @@ namespace {
 constexpr int kDriverSocket = 3;
 constexpr int kSliceMs = 100;  // between two looks at whether the run is stopping
 constexpr std::uint64_t kMaxFrameBytes = std::uint64_t(1) << 36;
+constexpr std::size_t kHeadBytes = 24;
 
 struct SpawnSettings {
   posix_spawn_file_actions_t files{};
@@ -58,10 +59,21 @@ std::string describe_exit(int status) {
   return "exit code " + std::to_string(WEXITSTATUS(status));
 }
 
+void put_number(char* at, std::uint64_t number) {
+  for (int i = 0; i < 8; ++i) at[i] = char(number >> (8 * i) & 0xFF);
+}
+
+std::uint64_t read_number(const unsigned char* at) {
+  std::uint64_t number = 0;
+  for (int i = 7; i >= 0; --i) number = number << 8 | at[i];
+  return number;
+}
+
 }  // namespace
 
 void PythonProcess::start(const std::string& interpreter, const char* program_text) {
   end();
+  request_ = answerer_ = 0;
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
     fail(MORTISE_RESOURCE_EXHAUSTED, std::string("no socket for the Python process: ") + std::strerror(errno));
@@ -101,9 +113,11 @@ Transfer PythonProcess::wait(short events, const Patience& patience) const {
 }
 
 Transfer PythonProcess::send(std::string_view body, const Patience& patience) {
-  char head[8];
-  for (int i = 0; i < 8; ++i) head[i] = char(std::uint64_t(body.size()) >> (8 * i) & 0xFF);
-  for (std::string_view rest : {std::string_view(head, 8), body}) {
+  char head[kHeadBytes];
+  put_number(head, body.size());
+  put_number(head + 8, ++request_);
+  put_number(head + 16, 0);
+  for (std::string_view rest : {std::string_view(head, kHeadBytes), body}) {
     while (!rest.empty()) {
       const Transfer ready = wait(POLLOUT, patience);
       if (ready != Transfer::kDone) return ready;
@@ -134,14 +148,24 @@ Transfer PythonProcess::read_exactly(char* at, std::size_t size, const Patience&
 }
 
 Transfer PythonProcess::receive(std::string& body, const Patience& patience) {
-  unsigned char head[8];
+  unsigned char head[kHeadBytes];
   Transfer got = read_exactly(reinterpret_cast<char*>(head), sizeof head, patience);
   if (got != Transfer::kDone) return got;
-  std::uint64_t size = 0;
-  for (int i = 7; i >= 0; --i) size = size << 8 | head[i];
-  if (size > kMaxFrameBytes) return Transfer::kEnded;  // not from the driver
+  const std::uint64_t size = read_number(head), request = read_number(head + 8), answerer = read_number(head + 16);
+  if (answerer_ == 0) answerer_ = answerer;
+  if (answerer != answerer_) return refuse("an answer of another process");
+  if (request != request_) return refuse("an answer to another request");
+  if (size > kMaxFrameBytes) return refuse("an answer of impossible length");
   body.resize(std::size_t(size));
   return read_exactly(body.data(), body.size(), patience);
+}
+
+Transfer PythonProcess::refuse(const std::string& what) {
+  stray_ =
+      what +
+      " came from the Python process: its code forked and the child returned, or it wrote to a file descriptor that "
+      "it had not opened. End a forked child with os._exit(0)";
+  return Transfer::kForeign;
 }
 
 std::string PythonProcess::end(int grace_ms) {

@@ -1,7 +1,8 @@
 // A Python process that runs a program of ours, and the frames that both sides exchange.
 //
-// It has its own process group, so that everything that the user's code starts ends with it. A frame is 8 bytes of
-// length, little endian, and that much JSON. Threading: one thread at a time.
+// It has its own process group, so that everything that the user's code starts ends with it. A frame is a head of three
+// numbers of 8 bytes, little endian, and a body of JSON: the length of the body, the number of the request, and the
+// sender's process (0 from us). An answer repeats the number of its request. Threading: one thread at a time.
 #pragma once
 
 #include <sys/types.h>
@@ -19,7 +20,8 @@ struct Patience {
   Call call;
 };
 
-enum class Transfer { kDone, kEnded, kTooLate, kStopped };
+// kForeign: what came is no answer of this process to the last request, so end() the process. stray() says more.
+enum class Transfer { kDone, kEnded, kTooLate, kStopped, kForeign };
 
 class PythonProcess {
  public:
@@ -33,8 +35,14 @@ class PythonProcess {
   void start(const std::string& interpreter, const char* program_text);
   [[nodiscard]] bool running() const { return pid_ > 0; }
 
+  // Sends a request, which has the next number.
   Transfer send(std::string_view body, const Patience& patience);
+  // Receives an answer to the last request.
   Transfer receive(std::string& body, const Patience& patience);
+  // After kForeign: what came, the usual causes and the next step.
+  [[nodiscard]] const std::string& stray() const { return stray_; }
+  // For an answer of the right number that makes no sense, as code that writes to our socket may send.
+  Transfer refuse(const std::string& what);
 
   // Ends it, after `grace_ms` in which it may end on its own, with everything that it started. Returns how it ended:
   // "exit code 3", "signal 11 (Segmentation fault)".
@@ -48,6 +56,10 @@ class PythonProcess {
 
   pid_t pid_ = -1;
   int socket_ = -1;
+  std::uint64_t request_ = 0;  // number of the last request
+  std::uint64_t answerer_ =
+      0;  // process that answered the first one; an interpreter may be a script that starts Python
+  std::string stray_;
 };
 
 }  // namespace mortise

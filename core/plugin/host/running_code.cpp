@@ -45,6 +45,16 @@ LastWords words_about(const RunningCode& code) {
   __builtin_unreachable();
 }
 
+// Standard error alone: the run's log belongs to the process that was forked.
+[[noreturn]] void end_forked_child(const RunningCode& code) {
+  set_last_words_file(-1);
+  words_about(code)
+      .add("its code forked and the child returned, so the child was ended here; end a forked child with _exit(0)")
+      .write();
+  ::syscall(SYS_exit_group, 1);
+  __builtin_unreachable();
+}
+
 // The code of a pack that this thread runs; null in a child process, whose end is its own affair.
 const RunningCode* code_to_blame() { return ::getpid() == g_reporting_process ? RunningCode::current() : nullptr; }
 
@@ -162,7 +172,12 @@ Watch& the_watch() {
 }  // namespace
 
 RunningCode::RunningCode(std::string_view its_label, std::string_view its_slot, int64_t its_step, int64_t its_limit_ms)
-    : label(its_label), slot(its_slot), step(its_step), limit_ms(its_limit_ms), outer_(t_current) {
+    : label(its_label),
+      slot(its_slot),
+      step(its_step),
+      limit_ms(its_limit_ms),
+      outer_(t_current),
+      process_(::getpid()) {
   t_current = this;
   if (g_reports_installed.load(std::memory_order_relaxed)) t_second_stack.use();
   if (limit_ms <= 0) return;
@@ -174,12 +189,14 @@ RunningCode::RunningCode(const RunningCode* other)
     : label(other == nullptr ? "" : other->label),
       slot(other == nullptr ? "" : other->slot),
       step(other == nullptr ? 0 : other->step),
-      outer_(t_current) {
+      outer_(t_current),
+      process_(::getpid()) {
   t_current = other == nullptr ? nullptr : this;
   if (g_reports_installed.load(std::memory_order_relaxed)) t_second_stack.use();
 }
 
 RunningCode::~RunningCode() {
+  if (::getpid() != process_) end_forked_child(*this);
   t_current = outer_;
   if (limit_ms > 0) the_watch().remove(deadline_ns_, this);
 }

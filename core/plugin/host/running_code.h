@@ -2,8 +2,12 @@
 //
 // A plugin in the engine's process cannot be survived: it may have left memory in any state. What Mortise can do is to
 // say which plugin it was, at which slot and step, and to end with the exit code of plugins, so that a supervisor resumes
-// from the last checkpoint. Cost: a few stores for a scope, a lock where it has a limit. Threading: any thread.
+// from the last checkpoint. A child that the code forked must not come back: it would be a second trainer or worker, which
+// answers too. It ends at the end of the scope, with a line on standard error. Cost: a few stores and two system calls for
+// a scope, a lock where it has a limit. Threading: any thread.
 #pragma once
+
+#include <sys/types.h>
 
 #include <cstdint>
 #include <string_view>
@@ -32,6 +36,7 @@ class RunningCode {
 
  private:
   const RunningCode* outer_;
+  pid_t process_;  // that entered the scope
   int64_t deadline_ns_ = 0;
 };
 

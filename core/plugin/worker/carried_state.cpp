@@ -17,7 +17,7 @@ CarriedState::CarriedState(const ReadyMessage& ready, std::string label) : label
 Result<Frame> CarriedState::ask(Supervisor& supervisor, Slot& slot, uint32_t kind, std::string_view body) const {
   TRY(slot.channel.send(kind, body, {}, kTimeoutMs));
   while (true) {
-    auto frame = TRY(slot.channel.receive(kTimeoutMs));
+    auto frame = TRY(supervisor.receive(slot, kTimeoutMs));
     if (!frame) return Error{ErrorKind::kPlugin, "its worker did not answer about its state", label_, ""};
     if (frame->kind == kError) return decode_error(frame->body);
     if (frame->kind == kState) return std::move(*frame);

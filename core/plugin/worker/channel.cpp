@@ -2,7 +2,9 @@
 #include "plugin/worker/channel.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 
@@ -16,13 +18,20 @@ constexpr size_t kMaxFds = 4;
 constexpr size_t kReadBytes = size_t{16} << 10;
 
 struct FrameHead {
-  uint32_t size = 0;  // size of the body
+  uint32_t size = 0;  // bytes that follow
   uint16_t kind = 0;
   uint16_t num_fds = 0;
+};
+struct FrameOrigin {
+  uint64_t request = 0;
+  int64_t process = 0;
 };
 
 Error channel_error(std::string what, std::string next = "") {
   return {ErrorKind::kPlugin, std::move(what), "connection to a worker", std::move(next)};
+}
+Error forked_error() {
+  return channel_error("a forked child may not use the connection of its parent", "end it with _exit(0)");
 }
 Error channel_error(const char* operation, int code) {
   return channel_error(fmt::format("{} failed: {}", operation, std::strerror(code)), resource_advice(code, ""));
@@ -82,11 +91,23 @@ size_t Decoder::count(size_t min_bytes) {
   return ok_ ? static_cast<size_t>(n) : 0;
 }
 
+Channel::Channel(Fd socket, WorkerSystem& system)
+    : system_(&system), socket_(std::move(socket)), process_(::getpid()) {}
+
 Result<std::pair<Channel, Channel>> Channel::pair(WorkerSystem& system) {
   int ends[2];
   if (system.socketpair(ends) != 0) return channel_error("socketpair", errno);
-  return std::pair(Channel(Fd(ends[0]), system), Channel(Fd(ends[1]), system));
+  std::pair both(Channel(Fd(ends[0]), system), Channel(Fd(ends[1]), system));
+  both.first.asks_ = true;
+  return both;
 }
+
+uint64_t Channel::request() const {
+  return std::atomic_ref(const_cast<uint64_t&>(request_)).load(std::memory_order_relaxed);
+}
+void Channel::set_request(uint64_t number) { std::atomic_ref(request_).store(number, std::memory_order_relaxed); }
+
+bool Channel::is_own() const { return ::getpid() == process_; }
 
 // Until the socket is ready; false at the deadline.
 bool Channel::wait_for(short events, int64_t deadline_ns) const {
@@ -113,9 +134,13 @@ int64_t Channel::deadline_after(int timeout_ms) const {
 
 Result<> Channel::send(uint32_t kind, std::string_view body, std::span<const int> fds, int timeout_ms) {
   if (body.size() > kMaxBody) return channel_error(fmt::format("a message of {} bytes is too long", body.size()));
-  const FrameHead head{static_cast<uint32_t>(body.size()), static_cast<uint16_t>(kind),
+  if (!is_own()) return forked_error();
+  if (asks_) set_request(request() + 1);
+  const FrameHead head{static_cast<uint32_t>(sizeof(FrameOrigin) + body.size()), static_cast<uint16_t>(kind),
                        static_cast<uint16_t>(fds.size())};
+  const FrameOrigin origin{request(), process_};
   std::string bytes(reinterpret_cast<const char*>(&head), sizeof head);
+  bytes.append(reinterpret_cast<const char*>(&origin), sizeof origin);
   bytes.append(body);
   const int64_t deadline = deadline_after(timeout_ms);
   alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxFds * sizeof(int))> control{};
@@ -188,16 +213,22 @@ Result<std::optional<Frame>> Channel::next_buffered() {
   FrameHead head;
   if (rest.size() < sizeof head) return std::optional<Frame>();
   std::memcpy(&head, rest.data(), sizeof head);
-  if (head.size > kMaxBody || head.num_fds > kMaxFds)
-    return channel_error("the other process sent bytes that are not a message");
+  sent_rubbish_ =
+      head.size < sizeof(FrameOrigin) || head.size > sizeof(FrameOrigin) + kMaxBody || head.num_fds > kMaxFds;
+  if (sent_rubbish_) return channel_error("the other process sent bytes that are not a message");
   if (rest.size() < sizeof head + head.size) return std::optional<Frame>();
   if (fds_.size() < head.num_fds) {
     if (lost_fds_) return channel_error("a descriptor could not be received", resource_advice(EMFILE, ""));
     return channel_error("the other process sent a message without its descriptors");
   }
+  FrameOrigin origin;
+  std::memcpy(&origin, rest.data() + sizeof head, sizeof origin);
   Frame frame;
   frame.kind = head.kind;
-  frame.body = rest.substr(sizeof head, head.size);
+  frame.request = origin.request;
+  frame.process = origin.process;
+  frame.body = rest.substr(sizeof head + sizeof origin, head.size - sizeof origin);
+  if (!asks_) set_request(frame.request);
   for (uint16_t i = 0; i < head.num_fds; ++i) {
     frame.fds.push_back(std::move(fds_.front()));
     fds_.pop_front();
@@ -214,6 +245,7 @@ Result<std::optional<Frame>> Channel::next_buffered() {
 }
 
 Result<std::optional<Frame>> Channel::receive(int timeout_ms) {
+  if (!is_own()) return forked_error();
   const int64_t deadline = deadline_after(timeout_ms);
   while (true) {
     std::optional<Frame> frame = TRY(next_buffered());

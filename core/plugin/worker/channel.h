@@ -1,4 +1,6 @@
-// Frames over a Unix stream socket, with file descriptors: {size, kind, number of descriptors} and a body.
+// Frames over a Unix stream socket, with file descriptors: {size, kind, number of descriptors}, {request, process} and a
+// body. The asking end numbers what it sends; the answering end repeats the number of what it received last. Each names
+// the process that sends. An end works only in the process that made it: a fork of it can neither read nor write.
 //
 // Values in a body have this machine's little-endian order, because both ends run on it. A peer is foreign code: sizes
 // are limited, and a body that is too short is an error, never a read past the end. Threading: one thread at a time.
@@ -53,6 +55,8 @@ class Decoder {
 
 struct Frame {
   uint32_t kind = 0;
+  uint64_t request = 0;  // from an answering end: the number of what it had received last; 0: nothing yet
+  int64_t process = 0;   // the sender, as it sees itself
   std::string body;
   std::vector<Fd> fds;
 };
@@ -60,9 +64,9 @@ struct Frame {
 class Channel {
  public:
   Channel() = default;
-  explicit Channel(Fd socket, WorkerSystem& system = real_worker_system())
-      : system_(&system), socket_(std::move(socket)) {}
-  // Two connected ends, closed on exec.
+  // An answering end, as a process has it that was started with a socket.
+  explicit Channel(Fd socket, WorkerSystem& system = real_worker_system());
+  // Two connected ends, closed on exec: the first asks, the second answers.
   static Result<std::pair<Channel, Channel>> pair(WorkerSystem& system = real_worker_system());
 
   // Waits while the peer does not read, `timeout_ms` at most (negative: for ever).
@@ -71,6 +75,12 @@ class Channel {
   // connection; closed() tells which.
   Result<std::optional<Frame>> receive(int timeout_ms);
   [[nodiscard]] bool closed() const { return closed_; }
+  // It has sent bytes that are no frame. Every receive() is then an error.
+  [[nodiscard]] bool sent_rubbish() const { return sent_rubbish_; }
+  // The number of the last request, sent or received.
+  [[nodiscard]] uint64_t request() const;
+  // Whether this is the process that made the end, and not a fork of it.
+  [[nodiscard]] bool is_own() const;
   // Bytes of a frame that has not come whole; 0: none has begun.
   [[nodiscard]] size_t num_pending() const { return buffer_.size() - consumed_; }
   [[nodiscard]] int fd() const { return socket_.get(); }
@@ -82,13 +92,18 @@ class Channel {
   [[nodiscard]] bool wait_for(short events, int64_t deadline_ns) const;
   [[nodiscard]] int64_t deadline_after(int timeout_ms) const;
   Result<std::optional<Frame>> next_buffered();
+  void set_request(uint64_t number);
 
   WorkerSystem* system_ = &real_worker_system();
   Fd socket_;
+  bool asks_ = false;
+  int64_t process_ = 0;   // that made it
+  uint64_t request_ = 0;  // a plugin's thread may log while the next request is received
   std::string buffer_;
   size_t consumed_ = 0;
   std::deque<Fd> fds_;
   bool closed_ = false;
+  bool sent_rubbish_ = false;
   bool lost_fds_ = false;
 };
 

@@ -19,6 +19,12 @@ constexpr int kSendMs = 10'000;
 constexpr int kDescribeMs = 60'000;
 constexpr int64_t kLateMs = 1000;  // after the time limit, for a call that ends on its own: that says more
 
+std::string how_it_ended(const Slot& slot, const WorkerEnd& ended) {
+  if (slot.stray) return failure_text(*slot.stray);
+  return ended.signal == SIGXCPU ? "it used more CPU than plugins.worker_cpu_time; its worker was ended"
+                                 : fmt::format("its worker was ended by {}", ended.text);
+}
+
 std::string seconds_text(int64_t ms) { return fmt::format("{:g} s", static_cast<double>(ms) / 1000.0); }
 
 }  // namespace
@@ -47,7 +53,7 @@ Result<> EpisodePool::ask_description() {
   Slot& slot = *TRY(supervisor_->wait_idle(kDescribeMs));
   TRY(slot.channel.send(kDescribe, {}, {}, kSendMs));
   while (true) {
-    auto frame = TRY(slot.channel.receive(kDescribeMs));
+    auto frame = TRY(supervisor_->receive(slot, kDescribeMs));
     if (!frame) return Error{ErrorKind::kPlugin, "its worker did not describe itself", label_, ""};
     if (frame->kind == kError) return decode_error(frame->body);
     if (frame->kind == kDescription) {
@@ -156,10 +162,7 @@ Result<> EpisodePool::take_in(const Sink& sink) {
     if (TRY(take_frames(lane, sink))) continue;
     const WorkerEnd ended = supervisor_->end(*lane.slot);
     TRY(take_frames(lane, sink));
-    const std::string how = ended.signal == SIGXCPU
-                                ? "it used more CPU than plugins.worker_cpu_time; its worker was ended"
-                                : fmt::format("its worker was ended by {}", ended.text);
-    TRY(end_lane(lane, how, sink));
+    TRY(end_lane(lane, how_it_ended(*lane.slot, ended), sink));
     if (supervisor_->lost()) return recover(sink);
   }
   return turn_other_slots();
@@ -168,10 +171,10 @@ Result<> EpisodePool::take_in(const Sink& sink) {
 // What a worker has said. False: it has ended.
 Result<bool> EpisodePool::take_frames(Lane& lane, const Sink& sink) {
   while (true) {
-    auto frame = lane.slot->channel.receive(0);
+    auto frame = supervisor_->receive(*lane.slot, 0);
     if (!frame.ok()) return false;
     if (!*frame) return !supervisor_->has_ended(*lane.slot);
-    if ((**frame).kind == kAnswer) {
+    if ((**frame).kind == kAnswer && !lane.in_work.empty()) {
       take_answer(lane, **frame, sink);
     } else if ((**frame).kind == kError) {
       log_warn(fmt::format("{}: its worker failed: {}", label_, decode_error((**frame).body).to_string()));
@@ -182,7 +185,6 @@ Result<bool> EpisodePool::take_frames(Lane& lane, const Sink& sink) {
 }
 
 void EpisodePool::take_answer(Lane& lane, const Frame& frame, const Sink& sink) {
-  if (lane.in_work.empty()) return;
   const int64_t asked = episode_of(lane.in_work.front());
   lane.in_work.pop_front();
   lane.since_ns = system_.monotonic_ns();
@@ -208,7 +210,7 @@ Result<> EpisodePool::turn_other_slots() {
     Slot& slot = *supervisor_->slots()[i];
     if (is_of_lane(&slot)) continue;
     while (true) {
-      auto frame = slot.channel.receive(0);
+      auto frame = supervisor_->receive(slot, 0);
       if (!frame.ok() || !*frame) break;
       TRY(supervisor_->take_message(slot, **frame));
     }

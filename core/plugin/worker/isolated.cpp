@@ -159,7 +159,7 @@ class IsolatedInstance : public RemoteInstance {
       if (limit_ms > 0) wait_ms = std::max<int64_t>((deadline_ns - system_.monotonic_ns()) / kMsInNs + 1, 0);
       if (cancelled != nullptr) wait_ms = wait_ms < 0 ? kLookForStopMs : std::min(wait_ms, kLookForStopMs);
       const std::optional<Frame> frame =
-          TRY(slot.channel.receive(static_cast<int>(std::min<int64_t>(wait_ms, INT_MAX))));
+          TRY(supervisor_->receive(slot, static_cast<int>(std::min<int64_t>(wait_ms, INT_MAX))));
       if (frame && frame->kind == kComputed) return take_answer(slot, *frame);
       if (frame && frame->kind == kError) return decode_error(frame->body);
       if (frame) TRY(supervisor_->take_message(slot, *frame));

@@ -169,6 +169,7 @@ Result<> ForkServerClient::greet(const LoadMessage& load) {
     }
     if (!frame) return launch_error("took too long before it " + what, "see what else keeps this machine busy");
     if (frame->kind == kError) return decode_error(frame->body);
+    TRY(check_origin(*frame));
     return std::move(*frame);
   };
   const Frame hello_frame = TRY(next(kHelloTimeoutMs, "said hello"));
@@ -183,6 +184,14 @@ Result<> ForkServerClient::greet(const LoadMessage& load) {
   const Frame frame = TRY(next(kLoadTimeoutMs, "had loaded " + load.path));
   if (frame.kind != kLoaded) return launch_error("answered something else than that the pack is loaded");
   return decode(frame.body, loaded_);
+}
+
+// One process answers, from its hello on.
+Result<> ForkServerClient::check_origin(const Frame& frame) {
+  if (process_ == 0) process_ = frame.process;
+  if (frame.process == process_ && (!is_answer(frame.kind) || frame.request == channel_.request())) return {};
+  return launch_error("a message of another process or to another request came from the fork server of the workers",
+                      "the code of the pack that runs when it is loaded forks: end the child there with _exit(0)");
 }
 
 ForkServerClient::~ForkServerClient() {
@@ -209,6 +218,7 @@ Result<> ForkServerClient::kill_worker(int64_t worker) {
 
 Result<> ForkServerClient::pump(int timeout_ms) {
   while (auto frame = TRY(channel_.receive(timeout_ms))) {
+    TRY(check_origin(*frame));
     timeout_ms = 0;
     int64_t worker = 0;
     WorkerFate fate;

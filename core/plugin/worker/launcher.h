@@ -66,10 +66,12 @@ class ForkServerClient {
                  const WorkerLimits& limits);
   Result<> try_spawn(std::vector<std::string>& words, std::vector<std::string>& variables, int* code);
   Result<> greet(const LoadMessage& load);
+  Result<> check_origin(const Frame& frame);
 
   WorkerSystem& system_;
   pid_t pid_ = -1;
   Channel channel_;
+  int64_t process_ = 0;  // the fork server, as it sees itself; 0: not known yet
   LoadedMessage loaded_;
   std::map<int64_t, std::optional<WorkerFate>> workers_;  // requested and not forgotten
 };

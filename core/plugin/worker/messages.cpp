@@ -10,6 +10,7 @@
 #include "plugin/host/instance.h"
 #include "plugin/host/registry.h"
 #include "plugin/worker/channel.h"
+#include "plugin/worker/episode_messages.h"
 
 namespace mortise {
 namespace {
@@ -29,6 +30,21 @@ std::string params_text(const Json& params) {
 }
 
 }  // namespace
+
+bool is_answer(uint32_t kind) {
+  switch (kind) {
+    case kLoaded:
+    case kRow:
+    case kDone:
+    case kState:
+    case kComputed:
+    case kAnswer:
+    case kDescription:
+      return true;
+    default:
+      return false;
+  }
+}
 
 void put_metrics(Encoder& out, const std::vector<MetricRecord>& metrics) {
   out.u64(metrics.size());

@@ -7,7 +7,8 @@
 // Environments have further messages (episode_messages.h).
 //
 // The fork server is the first process of a pool: it loads the pack and forks the workers, which hold the instances.
-// The end of a connection is the order to stop. Threading: plain values.
+// The end of a connection is the order to stop. Answers carry the number of their request (channel.h); what a worker says
+// unasked, such as a line for the log, may be older. Threading: plain values.
 #pragma once
 
 #include <atomic>
@@ -36,7 +37,7 @@ RowValue read_row_value(Decoder& in);
 void put_metrics(Encoder& out, const std::vector<MetricRecord>& metrics);
 std::vector<MetricRecord> read_metrics(Decoder& in);
 
-inline constexpr int64_t kProtocol = 7;
+inline constexpr int64_t kProtocol = 8;
 
 enum Message : uint32_t {
   kLoad = 1,
@@ -59,6 +60,9 @@ enum Message : uint32_t {
   kComputed = 36,
   kError = 40,
 };
+
+// Whether it answers the last request, and nothing else.
+[[nodiscard]] bool is_answer(uint32_t kind);
 
 struct HelloMessage {
   int64_t protocol = kProtocol;

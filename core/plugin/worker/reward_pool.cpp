@@ -218,9 +218,9 @@ Result<> RewardPool::take_in() {
   for (size_t i = 0; i < supervisor_->slots().size(); ++i) {
     Slot& slot = *supervisor_->slots()[i];
     while (true) {
-      auto frame = slot.channel.receive(0);
+      auto frame = supervisor_->receive(slot, 0);
       if (!frame.ok()) {
-        TRY(end_worker(slot, frame.error().what));
+        TRY(end_worker(slot, failure_text(frame.error())));
         i = static_cast<size_t>(-1);
         break;
       }

@@ -22,6 +22,7 @@ std::string seconds(int64_t ms) { return format_duration(static_cast<double>(ms)
 // died.
 Result<> RewardPool::end_worker(Slot& slot, std::string reason) {
   const WorkerEnd ended = supervisor_->end(slot);
+  if (reason.empty() && slot.stray) reason = failure_text(*slot.stray);
   if (reason.empty()) {
     const Work* const work = work_of(slot);
     const std::string unit = work == nullptr ? "the row" : unit_of(work->piece);
@@ -39,7 +40,7 @@ Result<> RewardPool::end_worker(Slot& slot, std::string reason) {
 // Takes what an ended worker leaves behind.
 Result<> RewardPool::settle(Slot& slot, const std::string& text, bool may_blame) {
   while (true) {  // what it said before it died
-    auto frame = slot.channel.receive(0);
+    auto frame = supervisor_->receive(slot, 0);
     if (!frame.ok() || !*frame) break;
     TRY(take_frame(slot, **frame));
   }
@@ -49,9 +50,10 @@ Result<> RewardPool::settle(Slot& slot, const std::string& text, bool may_blame)
   if (found == nullptr) return {};
   Work work = std::move(*found);
   std::erase_if(at_work_, [&](const Work& other) { return other.slot == &slot; });
-  take_rows(work);
+  if (!slot.stray) take_rows(work);  // else the rows that it calls done may be the fork's
   const int64_t at_hand = slot.area.head->at_hand.load();
-  const bool blamed = may_blame && at_hand >= 0 && at_hand < work.piece.count && slot.area.done[at_hand].load() == 0;
+  const bool blamed =
+      may_blame && at_hand >= 0 && at_hand < work.piece.count && (slot.stray || slot.area.done[at_hand].load() == 0);
   const int64_t call_rows = granularity() == Granularity::kRow ? 1 : work.piece.count;
   if (blamed) fail_rows(work.piece, at_hand, call_rows, MORTISE_ABORTED, text);
   put_back(work.piece, blamed, text);

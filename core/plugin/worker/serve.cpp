@@ -60,7 +60,8 @@ Result<> run(Channel& channel, PluginServer& server, const LoadMessage& load) {
 }  // namespace
 
 Result<> send_to_trainer(Channel& channel, uint32_t kind, std::string_view body) {
-  static std::mutex mutex;
+  static std::mutex mutex;  // which a fork may find locked for ever
+  if (!channel.is_own()) return channel.send(kind, body);
   const std::lock_guard lock(mutex);
   return channel.send(kind, body);
 }

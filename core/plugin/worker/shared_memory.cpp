@@ -63,6 +63,8 @@ Result<SharedMemory> SharedMemory::map(const Fd& fd, size_t offset, size_t size,
   void* const address = system.mmap(memory.size_, protection, fd.get(), static_cast<off_t>(offset));
   if (address == MAP_FAILED) return memory_error("mmap", memory.size_);
   memory.data_ = static_cast<std::byte*>(address);
+  // A child that the plugin forks must not write results: in its call it finds no memory here, and RunningCode ends it after.
+  if (peer == Peer::kWrites) ::madvise(address, memory.size_, MADV_DONTFORK);
   return memory;
 }
 

@@ -148,8 +148,10 @@ Result<> Supervisor::turn_starting_slots() {
   for (size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = *slots_[i];
     if (slot.ready || slot.busy) continue;
-    while (auto frame = TRY(slot.channel.receive(0))) TRY(take_message(slot, *frame));
-    if (slot.ready || !has_ended(slot)) continue;
+    auto frame = receive(slot, 0);
+    for (; frame.ok() && *frame; frame = receive(slot, 0)) TRY(take_message(slot, **frame));
+    if (frame.ok() && (slot.ready || !has_ended(slot))) continue;
+    if (!frame.ok()) last_end_ = frame.error().to_string();
     end(slot);
     return lost_ ? Result<>() : replace(slot);  // slots_ has changed; the others have their turn next time
   }
@@ -171,6 +173,32 @@ Result<> Supervisor::wait(int timeout_ms) {
   return {};
 }
 
+void Supervisor::refuse(Slot& slot, const std::string& what) {
+  slot.stray = Error{ErrorKind::kPlugin,
+                     what +
+                         " came from its worker: its code forked and the child returned, or it wrote to a file "
+                         "descriptor that it had not opened",
+                     load_.identity.label, "end a forked child with _exit(0)"};
+  log_warn(fmt::format("{}; another worker takes its place", slot.stray->to_string()));
+}
+
+Result<std::optional<Frame>> Supervisor::receive(Slot& slot, int timeout_ms) {
+  if (slot.stray) return *slot.stray;
+  auto received = slot.channel.receive(timeout_ms);
+  if (slot.channel.sent_rubbish()) refuse(slot, "bytes that are not a message");
+  if (received.ok() && received->has_value()) {
+    const Frame& frame = **received;
+    if (slot.process == 0) slot.process = frame.process;
+    if (frame.process != slot.process) {
+      refuse(slot, "a message of another process");
+    } else if (is_answer(frame.kind) && frame.request != slot.channel.request()) {
+      refuse(slot, "an answer to another request");
+    }
+  }
+  if (slot.stray) return *slot.stray;
+  return received;
+}
+
 Result<> Supervisor::take_message(Slot& slot, const Frame& frame) {
   if (frame.kind == kLog || frame.kind == kProgress) {
     LogMessage message;
@@ -188,9 +216,9 @@ Result<> Supervisor::take_message(Slot& slot, const Frame& frame) {
     last_end_ = error.to_string();  // the worker ends next, and another is tried
     return {};
   }
-  if (frame.kind != kReady) {
-    return Error{ErrorKind::kPlugin, "a new worker sent the message " + std::to_string(frame.kind),
-                 load_.identity.label, ""};
+  if (frame.kind != kReady || slot.ready) {
+    refuse(slot, fmt::format("a message that nobody asked for (kind {})", frame.kind));
+    return {};
   }
   TRY(decode(frame.body, ready_));
   slot.ready = was_ready_ = true;
@@ -202,7 +230,7 @@ Result<> Supervisor::take_message(Slot& slot, const Frame& frame) {
 }
 
 bool Supervisor::has_ended(const Slot& slot) const {
-  if (lost_ || slot.channel.closed() || fork_server_->fate(slot.id)) return true;
+  if (lost_ || slot.stray || slot.channel.closed() || fork_server_->fate(slot.id)) return true;
   return !slot.ready && system_.monotonic_ns() - slot.asked_ns > kReadyMs * kMsInNs;
 }
 

@@ -30,11 +30,13 @@ struct Slot {
   int64_t id = 0;
   int64_t asked_ns = 0;  // when it was requested
   Channel channel;
-  bool ready = false;        // its instance can work
-  bool busy = false;         // it has a piece or a call
-  int64_t area_number = -1;  // the rows that it has mapped; of a loss or estimator: the inputs
-  int64_t block = -1;        // the block of the arena that it has open; of a loss or estimator: the outputs
-  int64_t state_count = 0;   // which of the plugin's states it holds (CarriedState)
+  bool ready = false;               // its instance can work
+  bool busy = false;                // it has a piece or a call
+  int64_t process = 0;              // that sent its first message; 0: none yet
+  std::optional<Error> stray = {};  // it sent what is no answer to its request; then nothing of it counts any more
+  int64_t area_number = -1;         // the rows that it has mapped; of a loss or estimator: the inputs
+  int64_t block = -1;               // the block of the arena that it has open; of a loss or estimator: the outputs
+  int64_t state_count = 0;          // which of the plugin's states it holds (CarriedState)
   SharedMemory output;
   OutputArea area;
 };
@@ -74,6 +76,10 @@ class Supervisor {
   // As idle_slot, waiting for one that is being made.
   Result<Slot*> wait_idle(int timeout_ms);
 
+  // The worker's next message, as Channel::receive. An error if it comes from another process or answers another request
+  // than the last; from then on always, and has_ended() is true.
+  Result<std::optional<Frame>> receive(Slot& slot, int timeout_ms);
+
   // Waits for news of any worker or of the fork server, and starts the workers that are missing.
   Result<> wait(int timeout_ms);
   // Starts missing workers, as far as the machine allows it. An error: there has been no worker for too long.
@@ -107,6 +113,7 @@ class Supervisor {
   Result<> turn_starting_slots();
   void lose(const Error& why);
   WorkerEnd kill_and_ask(const Slot& slot);
+  void refuse(Slot& slot, const std::string& what);
   // Until it has ended, at most so long.
   void wait_for_fate(const Slot& slot, int64_t timeout_ms);
 

@@ -230,6 +230,7 @@ struct PythonEnvironment : Environment {
     }
     const std::string exit = process_.end();
     if (got == Transfer::kStopped) fail(MORTISE_CANCELLED, "cancelled");
+    if (got == Transfer::kForeign) fail(MORTISE_FAILED_PRECONDITION, process_.stray());
     if (got == Transfer::kTooLate)
       fail(
           MORTISE_DEADLINE_EXCEEDED,
@@ -254,6 +255,7 @@ struct PythonEnvironment : Environment {
     if (got == Transfer::kDone) return body;
     const std::string exit = give_up();
     if (got == Transfer::kStopped) fail(MORTISE_CANCELLED, "cancelled");
+    if (got == Transfer::kForeign) fail(MORTISE_ABORTED, process_.stray());
     if (got == Transfer::kTooLate)
       fail(MORTISE_DEADLINE_EXCEEDED,
            "its Python code took longer than rollout.multi_turn.timeout; the process was ended");

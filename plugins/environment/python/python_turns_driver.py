@@ -378,7 +378,9 @@ class Turns:
 
     def attempt(self, work):
         try:
-            return work(), True
+            result = work()
+            end_if_forked()  # before it calls the other tools of the turn
+            return result, True
         except Unusable:
             raise
         except (Exception, SystemExit) as error:  # the model sees it, and may try again
@@ -446,7 +448,7 @@ class Turns:
                 traceback.print_exc()
 
 
-def answer(turns, request, wire):
+def answer(turns, request, reply):
     try:
         if request["do"] == "close":
             return turns.close(request)
@@ -455,7 +457,7 @@ def answer(turns, request, wire):
         given = {"error": str(error)}
     except BaseException as error:  # exit() in an environment is an error of its episode
         given = {"error": describe(error, next(iter(turns.modules), ""))}
-    wire.write(given)
+    reply.write(given)
 
 
 serve(Turns, answer)

@@ -20,6 +20,7 @@
 #include "../../shared/python_process.h"
 #include "../shared/row_json.h"
 #include "parse/json.h"
+#include "python_answer.h"
 #include "python_driver.h"
 #include "python_request.h"
 #include "python_signature.h"
@@ -115,7 +116,7 @@ struct Python : BatchReward {
   }
 
   void score(const std::vector<Row>& rows, Span<double> rewards, Call call) override {
-    Work work{rows, rewards, call, {}, 0, 0};
+    Work work{rows, rewards, call, {}, {}, 0, 0};
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const std::string fault = unreadable(rows[i]);
       if (fault.empty()) {
@@ -127,6 +128,7 @@ struct Python : BatchReward {
     set_limits(work);
     while (!work.left.empty()) {
       const std::string fault = get_ready(work);
+      work.asked = work.left;
       if (!fault.empty()) {
         fail_left(work, MORTISE_FAILED_PRECONDITION, fault);
       } else if (is_verl_) {
@@ -162,9 +164,10 @@ struct Python : BatchReward {
     const std::vector<Row>& rows;
     Span<double> rewards;
     Call call;
-    std::vector<std::size_t> left;  // not scored yet, in order
-    std::int64_t deadline_ns;       // when the call must be done; 0: no limit
-    std::int64_t row_ns;            // for one row; 0: no limit
+    std::vector<std::size_t> left;   // not scored yet, in order
+    std::vector<std::size_t> asked;  // rows of the last request
+    std::int64_t deadline_ns;        // when the call must be done; 0: no limit
+    std::int64_t row_ns;             // for one row; 0: no limit
   };
 
   // Starts the process, and reads the signature of the function.
@@ -185,6 +188,7 @@ struct Python : BatchReward {
     if (got == Transfer::kDone && answer.is_object() && answer.contains("ready")) return take_ready(answer);
     const std::string exit = process_.end();
     if (got == Transfer::kStopped) fail(MORTISE_CANCELLED, "cancelled");
+    if (got == Transfer::kForeign) fail(MORTISE_FAILED_PRECONDITION, process_.stray());
     if (got == Transfer::kTooLate) {
       fail(MORTISE_DEADLINE_EXCEEDED, "importing " + file_ + " took longer than " +
                                           (patience.deadline_ns == own ? "start_limit = " + seconds(start_limit)
@@ -246,7 +250,7 @@ struct Python : BatchReward {
     if (got == Transfer::kDone) got = process_.receive(body, patience);
     if (got != Transfer::kDone) return give_up(work, got, /*row_late=*/false);
     const Json answer = parsed(body);
-    if (!answer.is_object()) return give_up(work, Transfer::kEnded, false);
+    if (!is_batch_answer(answer, work.left.size())) return give_up(work, process_.refuse(kUnreadable), false);
     take_log(work, answer);
     if (answer.contains("error")) return fail_left(work, MORTISE_INTERNAL, answer["error"].get<std::string>());
     const Json& rewards = answer["rewards"];
@@ -268,7 +272,6 @@ struct Python : BatchReward {
     const Transfer sent =
         process_.send(verl_request(work.rows, work.left, wanted_, truth), Patience{work.deadline_ns, work.call});
     if (sent != Transfer::kDone) return give_up(work, sent, false);
-    const std::vector<std::size_t> asked = work.left;
     while (true) {
       Patience patience{work.deadline_ns, work.call};
       const std::int64_t row_end = work.row_ns == 0 ? 0 : monotonic_ns() + work.row_ns;
@@ -278,15 +281,17 @@ struct Python : BatchReward {
       const Transfer got = process_.receive(body, patience);
       if (got != Transfer::kDone) return give_up(work, got, row_first);
       const Json answer = parsed(body);
-      if (!answer.is_object()) return give_up(work, Transfer::kEnded, false);
+      if (!is_row_answer(answer, work.asked.size())) return give_up(work, process_.refuse(kUnreadable), false);
       if (answer.contains("done")) {
         take_log(work, answer);
         const std::string why = answer.value("error", "'" + name_ + "' gave no answer for the row");
         return fail_left(work, MORTISE_INTERNAL, why);
       }
-      const std::size_t i = asked.at(answer["row"].get<std::size_t>());
+      const std::size_t i = work.asked[answer["row"].get<std::size_t>()];
+      const auto open = std::find(work.left.begin(), work.left.end(), i);
+      if (open == work.left.end()) return give_up(work, process_.refuse("a second answer for a row"), false);
       take_row(work, i, answer);
-      work.left.erase(std::find(work.left.begin(), work.left.end(), i));
+      work.left.erase(open);
     }
   }
 
@@ -306,12 +311,19 @@ struct Python : BatchReward {
       row.note(name, value.get<double>());
   }
 
+  static constexpr const char* kUnreadable = "an answer that cannot be read";
+
   // The process has ended, or ends here. Says what was at fault.
   void give_up(Work& work, Transfer got, bool row_late) {
     const std::string exit = process_.end();
     is_ready_ = false;
     if (got == Transfer::kStopped) fail(MORTISE_CANCELLED, "cancelled");
     replace();
+    if (got == Transfer::kForeign) {  // rows that were scored before may be another request's too
+      for (const std::size_t i : work.asked) work.rewards[std::int64_t(i)] = not_applicable;
+      work.left = work.asked;
+      return fail_left(work, MORTISE_ABORTED, process_.stray());
+    }
     if (work.left.empty()) return;
     const bool late = got == Transfer::kTooLate;
     const std::int32_t code = late ? MORTISE_DEADLINE_EXCEEDED : MORTISE_ABORTED;

@@ -176,7 +176,9 @@ class Runner:
         return self.loop.run_until_complete(awaitable)
 
     def call(self, arguments):
-        return self.function(**{**self.signature.filter(arguments), **self.given})  # the config's kwargs win
+        result = self.function(**{**self.signature.filter(arguments), **self.given})  # the config's kwargs win
+        end_if_forked()  # before it calls the user's code for other rows
+        return result
 
     # TRL: all rows in one call.
 
@@ -259,7 +261,7 @@ class Runner:
     def row_error(self, i, error):
         return {"row": i, "error": str(error) if isinstance(error, Unusable) else describe(error, self.path)}
 
-    def score_rows(self, request, wire):
+    def score_rows(self, request, reply):
         for i in range(request["rows"]):
             try:
                 arguments = self.row_arguments(request, i)
@@ -269,16 +271,16 @@ class Runner:
                 answer = self.row_answer(i, result)
             except BaseException as error:  # exit() in a reward is an error of its row
                 answer = self.row_error(i, error)
-            wire.write(answer)
+            reply.write(answer)
 
-    async def score_rows_at_once(self, request, wire):
+    async def score_rows_at_once(self, request, reply):
         async def one(i):
             try:
                 arguments = self.row_arguments(request, i)
                 answer = self.row_answer(i, await self.call(arguments))
-            except (Exception, SystemExit) as error:
+            except BaseException as error:  # what left this task would leave the others to the next batch
                 answer = self.row_error(i, error)
-            wire.write(answer)
+            reply.write(answer)
 
         await asyncio.gather(*(one(i) for i in range(request["rows"])))
 
@@ -292,21 +294,21 @@ def start(settings):
         raise Unusable("importing %s failed: %s" % (settings["path"], describe(error, settings["path"])))
 
 
-def answer(runner, request, wire):
+def answer(runner, request, reply):
     try:
         if runner.style == "trl":
             given = runner.score_batch(request)
         else:
             if runner.is_async:
-                runner.wait_for(runner.score_rows_at_once(request, wire))
+                runner.wait_for(runner.score_rows_at_once(request, reply))
             else:
-                runner.score_rows(request, wire)
+                runner.score_rows(request, reply)
             given = {}
     except Unusable as error:
         given = {"error": str(error)}
     except BaseException as error:
         given = {"error": describe(error, runner.path)}
-    wire.write(dict(given, done=True, log=runner.take_log()))
+    reply.write(dict(given, done=True, log=runner.take_log()))
 
 
 serve(start, answer)

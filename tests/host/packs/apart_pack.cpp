@@ -10,6 +10,8 @@
 #include <mortise/cpp/batch_kl.hpp>
 #include <mortise/cpp/mortise.hpp>
 
+#include "stray.h"
+
 namespace {
 
 // What the plugins of this pack do besides their work, at the steps from `at_step` on.
@@ -27,6 +29,7 @@ struct Misdeed {
     if (what == "spin") {
       for (volatile unsigned i = 0; true;) i = i + 1;
     }
+    mortise::test::misuse_connection(what);
     if (what == "polite") {
       while (!call.cancelled()) ::usleep(1000);
       mortise::fail(MORTISE_CANCELLED, "gave up in time");

@@ -16,9 +16,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <mortise/cpp/environment.hpp>
 #include <mortise/cpp/mortise.hpp>
 #include <stdexcept>
 #include <thread>
+
+#include "stray.h"
 
 namespace {
 
@@ -66,6 +69,7 @@ double obey(std::string_view text, const mortise::Call& call, const std::string&
   if (is("inf")) return 1.0 / 0.0;
   if (is("none")) return mortise::not_applicable;
   if (is("log")) call.log(MORTISE_LOG_WARN, "a line from the worker");
+  mortise::test::misuse_connection(text);
   if (is("slow")) std::this_thread::sleep_for(std::chrono::milliseconds(std::atoi(text.data() + 4)));
   return double(text.size());
 }
@@ -279,6 +283,15 @@ struct Probe : mortise::Reward {
   }
 };
 MORTISE_REWARD("probe", Probe)
+
+// The reward of a turn is the length of its text.
+struct Turns : mortise::Environment {
+  static constexpr const char* summary = "does what the turn says";
+  mortise::Observation step(const mortise::EpisodeAction& action, mortise::Call call) override {
+    return {{}, obey(action.text, call), action.is_last};
+  }
+};
+MORTISE_ENVIRONMENT("faulty_turns", Turns)
 
 // For whole runs: 1 if the completion begins with 7. It fails on some other beginnings.
 struct Fussy : mortise::Reward {
