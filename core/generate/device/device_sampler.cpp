@@ -56,7 +56,7 @@ void DeviceSampler::draw_on_host(const at::Tensor& logits_NV, std::span<const Dr
       const std::span<const float> row(data + r * vocab, static_cast<size_t>(vocab));
       DrawnToken& own = out[static_cast<size_t>(r)];
       own.token =
-          sample_plain(row, {&request.sampling, sample.history.edits(), uniform_of(rows[static_cast<size_t>(r)])});
+          sample_plain(row, {&request.sampling, sample.edits(), uniform_of(rows[static_cast<size_t>(r)])});
       append_top_log_probs_plain(row, request.sampling, request.num_top_log_probs, own.top);
     }
   });

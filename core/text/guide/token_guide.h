@@ -41,7 +41,7 @@ struct TokenSet {
 
 class TokenGuide {
  public:
-  static constexpr size_t kMostSetBytes = size_t{256} << 20;
+  static constexpr size_t kMostSetBytes = size_t{64} << 20;
 
   // An error if the pattern is wrong, too large, or matches no text of these tokens, or if there is no end id.
   static Result<std::shared_ptr<TokenGuide>> create(std::shared_ptr<const VocabularyTrie> vocabulary,

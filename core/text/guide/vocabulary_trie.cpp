@@ -12,6 +12,13 @@ size_t common_bytes(std::string_view a, std::string_view b) {
   return static_cast<size_t>(end - a.begin());
 }
 
+Result<std::string> text_of(const Tokenizer& tokenizer, int64_t id) {
+  auto bytes = tokenizer.token_bytes(id);
+  if (bytes.ok()) return bytes;
+  return Error{ErrorKind::kConfig, "a pattern cannot guide this tokenizer: " + bytes.error().what,
+               tokenizer.folder().string(), "sample without a pattern"};
+}
+
 }  // namespace
 
 std::string_view VocabularyTrie::bytes_of(int64_t id) const {
@@ -27,7 +34,7 @@ Result<VocabularyTrie> VocabularyTrie::create(const Tokenizer& tokenizer, int64_
   std::vector<int32_t> ids;
   for (int64_t id = 0; id < vocab_size; ++id) {
     if (!tokenizer.is_special(id)) {
-      const std::string bytes = TRY(tokenizer.token_bytes(id));
+      const std::string bytes = TRY(text_of(tokenizer, id));
       if (!bytes.empty() && bytes.size() <= kMostTokenBytes) {
         out.bytes_ += bytes;
         ids.push_back(static_cast<int32_t>(id));
