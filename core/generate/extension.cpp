@@ -23,7 +23,7 @@ Installed& installed() {
 
 struct Client {
   const mortise_host* host = nullptr;
-  std::string regex;  // of all its requests; empty: none
+  std::string regex;  // pattern for all its requests; empty: none
   std::mutex mutex;
   std::unique_ptr<GenerateEngine> engine;
 };

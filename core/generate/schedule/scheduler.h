@@ -33,7 +33,7 @@ struct GenerateRequest {
   int64_t step = 0;
   SamplingParams sampling;
   int64_t num_top_log_probs = 0;  // the likeliest tokens at each position that are told, as well as the sampled one
-  std::shared_ptr<TokenGuide> guide = {};  // of sampling.regex, from the engine; null: none
+  std::shared_ptr<TokenGuide> guide = {};  // made by the engine from sampling.regex; null: none
 };
 
 struct GeneratedSequence {

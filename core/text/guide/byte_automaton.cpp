@@ -12,6 +12,8 @@
 namespace mortise {
 namespace {
 
+constexpr int64_t kWorkOfState = 20;  // its memory
+
 struct ByteClasses {
   std::array<uint8_t, 256> class_of{};
   int32_t count = 0;
@@ -84,6 +86,7 @@ class SubsetBuilder {
     const auto [at, is_new] = ids_.try_emplace(closed(from), static_cast<int32_t>(subsets_.size()));
     work_ += std::ssize(at->first);
     if (!is_new) return at->second;
+    work_ += kWorkOfState;
     subsets_.push_back(&at->first);
     accepts.push_back(std::ranges::binary_search(at->first, pattern_.match) ? 1 : 0);
     return at->second;

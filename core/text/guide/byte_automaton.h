@@ -2,8 +2,8 @@
 //
 // Every state can still reach a match, so a text is the beginning of a matching text just as long as the automaton is in
 // some state. Bytes that no state tells apart share a class.
-// Cost: building takes at most kMostAutomatonWork steps (about a second) and kMostAutomatonCells numbers; a larger pattern
-// is an error. A step is one look-up. Thread rule: constant after building.
+// Cost: building takes at most kMostAutomatonWork steps (about 0.2 s) and kMostAutomatonCells numbers; a larger pattern is
+// an error. A step is one look-up. Thread rule: constant after building.
 #pragma once
 
 #include <array>
@@ -15,8 +15,8 @@
 
 namespace mortise {
 
-inline constexpr int64_t kMostAutomatonWork = 50'000'000;
-inline constexpr int64_t kMostAutomatonCells = int64_t{1} << 23;  // 32 MiB
+inline constexpr int64_t kMostAutomatonWork = 5'000'000;
+inline constexpr int64_t kMostAutomatonCells = int64_t{1} << 22;  // 16 MiB
 
 class ByteAutomaton {
  public:

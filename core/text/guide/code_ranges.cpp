@@ -7,9 +7,9 @@ namespace mortise {
 namespace {
 
 constexpr CodeRange kSurrogates{0xD800, 0xDFFF};
-constexpr std::array<char32_t, 4> kLastOfLength = {0x7F, 0x7FF, 0xFFFF, kLastCodePoint};
+constexpr std::array<uint32_t, 4> kLastOfLength = {0x7F, 0x7FF, 0xFFFF, kLastCodePoint};
 
-std::array<uint8_t, 4> utf8_of(char32_t code, size_t size) {
+std::array<uint8_t, 4> utf8_of(uint32_t code, size_t size) {
   constexpr std::array<uint8_t, 4> kLead = {0, 0xC0, 0xE0, 0xF0};
   std::array<uint8_t, 4> out{};
   for (size_t i = size; i-- > 1;) {
@@ -24,7 +24,7 @@ std::array<uint8_t, 4> utf8_of(char32_t code, size_t size) {
 // its ends go from 0x80 to 0xBF.
 void append_sequences(CodeRange range, size_t size, std::vector<ByteSequence>& out) {
   for (size_t tail = 1; tail < size; ++tail) {
-    const char32_t mask = (char32_t{1} << (6 * tail)) - 1;
+    const uint32_t mask = (uint32_t{1} << (6 * tail)) - 1;
     if ((range.first & ~mask) == (range.last & ~mask)) continue;
     if ((range.first & mask) != 0) {
       append_sequences({range.first, range.first | mask}, size, out);
@@ -71,23 +71,14 @@ void CodeRanges::settle() {
   }
 }
 
-CodeRanges CodeRanges::others() const {
-  std::vector<CodeRange> out;
-  char32_t next = 0;
-  for (const CodeRange& range : ranges_) {
-    if (range.first > next) out.push_back({next, range.first - 1});
-    next = range.last + 1;
-  }
-  if (next <= kLastCodePoint) out.push_back({next, kLastCodePoint});
-  return CodeRanges(std::move(out));
-}
+CodeRanges CodeRanges::others() const { return CodeRanges(unicode::complement(ranges_)); }
 
 std::vector<ByteSequence> byte_sequences(const CodeRanges& set) {
   std::vector<ByteSequence> out;
   for (const CodeRange& range : set.ranges()) {
-    char32_t first = range.first;
+    uint32_t first = range.first;
     for (size_t size = 1; size <= kLastOfLength.size() && first <= range.last; ++size) {
-      const char32_t last = std::min(range.last, kLastOfLength[size - 1]);
+      const uint32_t last = std::min(range.last, kLastOfLength[size - 1]);
       if (first > last) continue;
       append_sequences({first, last}, size, out);
       first = last + 1;

@@ -7,14 +7,13 @@
 #include <cstdint>
 #include <vector>
 
+#include "text/unicode/properties.h"
+
 namespace mortise {
 
-inline constexpr char32_t kLastCodePoint = 0x10FFFF;
+inline constexpr uint32_t kLastCodePoint = 0x10FFFF;
 
-struct CodeRange {
-  char32_t first = 0, last = 0;  // both are in it
-  bool operator==(const CodeRange&) const = default;
-};
+using unicode::CodeRange;
 
 class CodeRanges {
  public:

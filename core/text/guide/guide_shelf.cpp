@@ -6,9 +6,8 @@
 namespace mortise {
 
 Result<std::shared_ptr<TokenGuide>> GuideShelf::get(const std::string& pattern, std::span<const int64_t> end_ids) {
-  const auto known = std::ranges::find_if(guides_, [&](const Kept& kept) {
-    return kept.pattern == pattern && std::ranges::equal(kept.end_ids, end_ids);
-  });
+  const auto known = std::ranges::find_if(
+      guides_, [&](const Kept& kept) { return kept.pattern == pattern && std::ranges::equal(kept.end_ids, end_ids); });
   if (known != guides_.end()) {
     guides_.splice(guides_.begin(), guides_, known);
     return guides_.front().guide;

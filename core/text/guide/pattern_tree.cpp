@@ -15,8 +15,8 @@ namespace {
 constexpr int kMostNested = 200;
 constexpr int kMostRepeats = 100'000;
 
-bool is_ascii_letter(char32_t c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-bool is_ascii_digit(char32_t c) { return c >= '0' && c <= '9'; }
+bool is_ascii_letter(uint32_t c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+bool is_ascii_digit(uint32_t c) { return c >= '0' && c <= '9'; }
 
 int hex_digit(char32_t c) {
   if (is_ascii_digit(c)) return static_cast<int>(c - '0');
@@ -179,8 +179,10 @@ class GuideParser {
     if (!is_at('<')) return fault(begin, "this kind of group is not supported", "use (...) or (?:...)");
     ++at_;
     if (is_at('=') || is_at('!')) return fault(begin, "looking behind is not supported");
-    while (at_ < text_.size() && (is_ascii_letter(text_[at_]) || is_ascii_digit(text_[at_]) || text_[at_] == '_')) ++at_;
-    if (!is_at('>')) return fault(begin, "the name of the group is wrong", "write (?<name>...), or (...) without a name");
+    while (at_ < text_.size() && (is_ascii_letter(text_[at_]) || is_ascii_digit(text_[at_]) || text_[at_] == '_'))
+      ++at_;
+    if (!is_at('>'))
+      return fault(begin, "the name of the group is wrong", "write (?<name>...), or (...) without a name");
     ++at_;
     return {};
   }

@@ -27,7 +27,7 @@ struct PatternNode {
 
   Kind kind = Kind::kSequence;
   CodeRanges set = {};                // kClass: one of these characters
-  std::vector<size_t> children = {};  // of the others. A sequence of none is the empty text
+  std::vector<size_t> children = {};  // nodes of the tree, for all other kinds. A sequence of none is the empty text
   int least = 0, most = kNoEnd;       // kRepeat: how often its child comes
 };
 

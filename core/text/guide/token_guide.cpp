@@ -92,9 +92,8 @@ Result<> TokenGuide::find_dead_ways() {
       open.push_back(next);
     });
     if (work > kMostBlindWork) {
-      return Error{ErrorKind::kConfig,
-                   "the pattern is too large for a vocabulary that lacks tokens of single bytes", "",
-                   "lower the numbers of its repeats"};
+      return Error{ErrorKind::kConfig, "the pattern is too large for a vocabulary that lacks tokens of single bytes",
+                   "", "lower the numbers of its repeats"};
     }
   }
   is_blind_.assign(count, 1);

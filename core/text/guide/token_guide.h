@@ -29,7 +29,7 @@ namespace mortise {
 struct TokenSet {
   static constexpr int64_t kWordBits = 64;
   std::vector<uint64_t> words;
-  int64_t count = 0;  // of its tokens
+  int64_t count = 0;  // how many tokens it has
 
   explicit TokenSet(int64_t vocab_size) : words(static_cast<size_t>((vocab_size + kWordBits - 1) / kWordBits), 0) {}
   [[nodiscard]] bool has(int64_t id) const {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -20,10 +21,10 @@ class VocabularyTrie {
   static constexpr size_t kMostTokenBytes = 1024;
 
   struct Node {
-    uint32_t end = 0;        // behind the nodes below this one
-    uint32_t first_id = 0;   // of the tokens that end here, in ids()
+    uint32_t end = 0;       // behind the nodes below this one
+    uint32_t first_id = 0;  // place in ids_ of the tokens that end here
     uint16_t num_ids = 0;
-    uint16_t depth = 0;      // bytes from the root, which has no node
+    uint16_t depth = 0;  // bytes from the root, which has no node
     uint8_t byte = 0;
   };
 
@@ -44,7 +45,7 @@ class VocabularyTrie {
   int64_t vocab_size_ = 0;
   std::vector<Node> nodes_;
   std::vector<int32_t> ids_;
-  std::string bytes_;                   // of all tokens, one after the other
+  std::string bytes_;                  // those of all tokens, one after the other
   std::vector<uint32_t> bytes_begin_;  // [vocab_size + 1]
 };
 
