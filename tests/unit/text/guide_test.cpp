@@ -201,8 +201,8 @@ TEST_P(GuidedTokenizer, AllowsATokenIfAMatchGoesOnWithItsBytes) {
   const auto trie = trie_of(tokenizer);
   std::mt19937 random(11);
   const std::vector<int64_t> ends = {2, trie->vocab_size() - 1};
-  for (const std::string_view pattern :
-       {R"(\d+(\.\d*)?)", R"(<think>.*</think>\n(yes|no))", R"([^a-z]{0,40}|é+)", R"((the |and )*\w+[.!?])", ".*", "()"}) {
+  for (const std::string_view pattern : {R"(\d+(\.\d*)?)", R"(<think>.*</think>\n(yes|no))", R"([^a-z]{0,40}|é+)",
+                                         R"((the |and )*\w+[.!?])", ".*", "()"}) {
     const auto guide = TokenGuide::create(trie, pattern, ends);
     ASSERT_TRUE(guide.ok()) << pattern << ": " << guide.error().to_string();
     for (int walk = 0; walk < 6; ++walk) {
