@@ -55,6 +55,10 @@ class LearningRules {
           "ignore_eos or bad_words, which begin again in each turn",
           "remove one of them");
     }
+    if (rollout.structured_outputs_regex) {
+      error(key, "'rollout.filtered_log_probs' does not work with 'rollout.structured_outputs_regex'",
+            "remove one of the two: without the first, training is over the model's own log-probs");
+    }
     if (config_.actor.use_kl_loss && config_.actor.kl_loss_type == kFullKl) {
       error(key,
             "'rollout.filtered_log_probs' is true, but 'actor.kl_loss_type' is full: the KL over the whole vocabulary",
@@ -131,6 +135,7 @@ class LearningRules {
         {"rollout.multi_turn.enable", rollout.multi_turn.enable},
         {"rollout.stop", !rollout.stop.empty()},
         {"rollout.bad_words", !rollout.bad_words.empty()},
+        {"rollout.structured_outputs_regex", rollout.structured_outputs_regex.has_value()},
         {"rollout.min_new_tokens", rollout.min_new_tokens > 0},
         {"rollout.presence_penalty", rollout.presence_penalty != 0},
         {"rollout.frequency_penalty", rollout.frequency_penalty != 0}};

@@ -45,6 +45,13 @@ class SamplingRules : ConfigRules {
       error("rollout.stop", "'rollout.stop' ends completions, but 'rollout.ignore_eos' keeps them from ending",
             "remove one of them");
     }
+    if (rollout.structured_outputs_regex && rollout.ignore_eos) {
+      error("rollout.structured_outputs_regex",
+            "'rollout.structured_outputs_regex' ends completions, but 'rollout.ignore_eos' keeps them from ending",
+            "remove one of them");
+    }
+    if (rollout.structured_outputs_regex == "")
+      error("rollout.structured_outputs_regex", "'rollout.structured_outputs_regex' is empty", "remove it");
     for (const std::string_view key : {"rollout.stop", "rollout.bad_words"}) {
       const auto& texts = key == "rollout.stop" ? rollout.stop : rollout.bad_words;
       if (std::find(texts.begin(), texts.end(), "") != texts.end())

@@ -145,6 +145,7 @@ typedef struct MortiseCudaEdits {
   const int32_t* ends;  /* [num_ends] tokens that may not come now */
   double repetition, presence, frequency;
   int32_t tail_size, num_words, num_ends;
+  const uint32_t* allowed; /* a bit for each token, from the lowest of the first word: it may come. NULL: all may */
 } MortiseCudaEdits;
 
 /* A row of logits without edits: its largest, and its sum of exp((logit - best) * inverse_temperature). */

@@ -12,6 +12,9 @@
 
 namespace mortise {
 
+// What a rollout backend declares if it takes rollout.structured_outputs_regex.
+inline constexpr std::string_view kGuideParam = "structured_outputs_regex";
+
 // `params` (the parameters that the user set) and, for each of `offered` that the plugin declares and the user did not
 // set there, the engine's value. Null values count as not set.
 [[nodiscard]] inline Json offer_params(const PluginInfo& info, Json params,

@@ -97,6 +97,8 @@ Result<> check_ends(const GenerateRequest& request, int64_t vocab_size, bool has
     return refuse(request, "no token can be sampled: each is a blocked end id or ends a bad word",
                   "block fewer tokens");
   }
+  if (s.is_guided() && s.ignore_eos)
+    return refuse(request, "ignore_eos and a pattern cannot be used together", "remove one of them");
   if (s.stop_strings.empty()) return {};
   if (!has_tokenizer)
     return refuse(request, "stop strings need a tokenizer, but the engine has none", "give stop ids instead");
@@ -120,6 +122,7 @@ GenerateEngine::GenerateEngine(const Model& model, const EngineOptions& options)
       options_(options),
       kv_(kv_shape(model, options), max_pages(model, options),
           has_device_pages(model) ? PageMemory::kOnDevice : PageMemory::kHere),
+      guides_(options.tokenizer, model.config().vocab_size),
       scheduler_(kv_, scheduler_options(options, model, kv_)) {}
 
 Result<std::unique_ptr<GenerateEngine>> GenerateEngine::create(const Model& model, const EngineOptions& options) {
@@ -247,6 +250,14 @@ bool GenerateEngine::has_weights() const {
   return model_.is_whole() || (model_.has_own_weights() && model_.has_part_of(options_.ranks.get()));
 }
 
+// Null for a request without a pattern.
+Result<std::shared_ptr<TokenGuide>> GenerateEngine::guide_of(const GenerateRequest& request) {
+  if (!request.sampling.is_guided()) return std::shared_ptr<TokenGuide>();
+  auto guide = guides_.get(request.sampling.regex, request.sampling.stop_ids);
+  if (!guide.ok()) return refuse(request, guide.error().what, guide.error().next);
+  return guide;
+}
+
 Result<uint64_t> GenerateEngine::submit(std::span<const GenerateRequest> requests) {
   if (!has_weights()) {
     return Error{
@@ -254,10 +265,18 @@ Result<uint64_t> GenerateEngine::submit(std::span<const GenerateRequest> request
         "generate",
         "set ranks.zero_stage to 2 or less and actor.tensor_model_parallel_size to 1, or sample during the rollout"};
   }
-  for (const GenerateRequest& request : requests) TRY(check(request));
+  std::vector<std::shared_ptr<TokenGuide>> guides;
+  for (const GenerateRequest& request : requests) {
+    TRY(check(request));
+    guides.push_back(TRY(guide_of(request)));
+  }
   const int64_t room = std::max<int64_t>(0, options_.max_pending_requests - scheduler_.num_waiting_requests());
   const size_t count = std::min(requests.size(), static_cast<size_t>(room));
-  for (const GenerateRequest& request : requests.first(count)) scheduler_.add(request);
+  for (size_t i = 0; i < count; ++i) {
+    GenerateRequest own = requests[i];
+    own.guide = std::move(guides[i]);
+    scheduler_.add(std::move(own));
+  }
   return count;
 }
 

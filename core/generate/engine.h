@@ -21,6 +21,7 @@
 #include "generate/schedule/runner.h"
 #include "generate/schedule/scheduler.h"
 #include "model/model.h"
+#include "text/guide/guide_shelf.h"
 
 namespace mortise {
 
@@ -48,7 +49,9 @@ struct EngineOptions {
   RandomPurpose purpose = RandomPurpose::kSampling;
   std::shared_ptr<SharedWeights> shared_weights;   // for all engines on one model; null: this one's own
   int64_t prefix_cache_bytes = int64_t{64} << 20;  // most that unused prompts may keep of the KV cache
-  const Tokenizer* tokenizer = nullptr;            // finds stop strings; outlives the engine. null: they are refused
+  // Finds stop strings, and says which tokens a pattern allows; outlives the engine. Null: both are refused.
+  const Tokenizer* tokenizer = nullptr;
+  std::string rollout_regex = {};  // the pattern of all requests of rollouts (generate/extension.h); empty: none
   // Ranks that sample the same requests together (tensor parallel): each has its part of the layers and of the KV cache,
   // and all get the same tokens. They make the same calls in the same order. Null: this process samples alone.
   std::shared_ptr<TensorRanks> ranks = {};
@@ -87,6 +90,7 @@ class GenerateEngine {
  private:
   GenerateEngine(const Model& model, const EngineOptions& options);
   Result<> check(const GenerateRequest& request) const;
+  Result<std::shared_ptr<TokenGuide>> guide_of(const GenerateRequest& request);
   Result<> step();
   Result<> notice_changed_weights();
   [[nodiscard]] uint64_t weights_fingerprint() const;
@@ -96,6 +100,7 @@ class GenerateEngine {
   const Model& model_;
   EngineOptions options_;
   KvCache kv_;
+  GuideShelf guides_;
   Scheduler scheduler_;
   std::unique_ptr<StepRunner> runner_;
   int64_t version_ = 0;

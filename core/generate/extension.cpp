@@ -23,6 +23,7 @@ Installed& installed() {
 
 struct Client {
   const mortise_host* host = nullptr;
+  std::string regex;  // pattern for all its requests; empty: none
   std::mutex mutex;
   std::unique_ptr<GenerateEngine> engine;
 };
@@ -60,6 +61,8 @@ int32_t create(const mortise_host* host, mortise_call* call, void** self) noexce
     EngineOptions options = source.options;
     if (source.model->sampled_forward() != nullptr && call != nullptr && call->identity != nullptr)
       options.keeps_forward = is_rollout(*call->identity);
+    if (call != nullptr && call->identity != nullptr && is_rollout(*call->identity))
+      client->regex = options.rollout_regex;
     client->engine = TRY(GenerateEngine::create(*source.model, options));
     *self = client.release();
     return {};
@@ -93,10 +96,14 @@ Result<GenerateRequest> read_request(const mortise_rollout_request* from) {
 int32_t submit(void* self, mortise_call* call, const mortise_rollout_request* const* requests, uint64_t num_requests,
                uint64_t* accepted) noexcept {
   *accepted = 0;
+  const std::string& regex = static_cast<Client*>(self)->regex;
   return guarded(self, call, [&](GenerateEngine& engine) -> Result<> {
     std::vector<GenerateRequest> copies;
     copies.reserve(num_requests);
-    for (uint64_t i = 0; i < num_requests; ++i) copies.push_back(TRY(read_request(requests[i])));
+    for (uint64_t i = 0; i < num_requests; ++i) {
+      copies.push_back(TRY(read_request(requests[i])));
+      copies.back().sampling.regex = regex;
+    }
     *accepted = TRY(engine.submit(copies));
     return {};
   });

@@ -23,8 +23,6 @@ constexpr PeerRule kObjective[] = {
     compute("max_new_tokens", "null", "the older name of max_completion_length"),
     compute("response_length", "null", "the older name of max_completion_length"),
     compute("stop_words", "[]", "rollout.stop"),
-    refuse("structured_outputs_regex", "[null]", "Mortise does not guide sampling by a pattern"),
-    refuse("vllm_guided_decoding_regex", "[null]", "Mortise does not guide sampling by a pattern"),
     compute("generation_batch_size", "null", "data.train_batch_size"),
     compute("steps_per_generation", "null", "data.train_batch_size"),
     compute("num_iterations", "1", "actor.ppo_epochs"),

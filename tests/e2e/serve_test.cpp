@@ -223,6 +223,31 @@ TEST(Serve, ValidationsOnAServerHaveTheSameNumbers) {
   EXPECT_EQ(task.mortise(no_server + " rollout.val_engine=native").code, 0);
 }
 
+// All completions have the form, and those of a server are those of the trainer itself.
+TEST(Serve, APatternGivesTheSameTokensOnAServer) {
+  const TaskFolder task;
+  const std::string guided = " rollout.structured_outputs_regex=(1|2){2}(30?)* rollout.reuse_forward_mib=0";
+  const Outcome alone = task.mortise("train run.toml trainer.default_local_dir=alone trainer.rollout_data_dir=dump" +
+                                     std::string(kShortRun) + guided);
+  ASSERT_EQ(alone.code, 0) << alone.output;
+  ServerProcess server(task);
+  const Outcome served = task.mortise("train run.toml" + with_server(server.url()) + guided);
+  ASSERT_EQ(served.code, 0) << served.output;
+  EXPECT_EQ(rows_of(task.path() / "served/updates.jsonl"), rows_of(task.path() / "alone/updates.jsonl"));
+  EXPECT_EQ(server.stop(), 0);
+  int num_whole = 0, num_rows = 0;
+  for (int step = 1; step <= 8; ++step) {
+    for (const Json& row : rows_of(task.path() / "dump" / (std::to_string(step) + ".jsonl"))) {
+      const std::string text = row.at("output");
+      EXPECT_THAT(text, testing::MatchesRegex("[12]{0,2}(30?)*")) << row;
+      num_whole += row.at("finish_reason") == "stop" ? 1 : 0;
+      ++num_rows;
+    }
+  }
+  EXPECT_EQ(num_rows, 256);
+  EXPECT_GT(num_whole, 20);
+}
+
 // An evaluation would send A and B alone, and give the numbers of another model.
 TEST(Serve, AnEvaluationSendsNoAdapterThatServersCannotAdd) {
   const TaskFolder task;

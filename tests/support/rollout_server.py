@@ -55,7 +55,7 @@ MORTISE_FIELDS = {"mortise", "typical_p", "bad_word_ids"}
 SGLANG_FIELDS = {"input_ids", "sampling_params", "return_logprob", "logprob_start_len", "lora_path"}
 SGLANG_SAMPLING = set(
     "max_new_tokens min_new_tokens temperature top_p top_k min_p repetition_penalty presence_penalty frequency_penalty n "
-    "sampling_seed stop_token_ids ignore_eos stop no_stop_trim".split())
+    "sampling_seed stop_token_ids ignore_eos stop no_stop_trim regex".split())
 DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."  # its last words
 lock = threading.Lock()
 modes = {}

@@ -47,7 +47,7 @@ BOUNDS = [  # the reason, and whether it names the parameter
 NUMBERS = {name for name, *_ in BOUNDS}
 FLAGS = {"return_token_ids", "ignore_eos", "include_stop_str_in_output"}
 LISTS = {"stop_token_ids": int, "stop": str}
-KNOWN = {"model", "prompt", *COUNTS, *NUMBERS, *FLAGS, *LISTS}
+KNOWN = {"model", "prompt", "structured_outputs", *COUNTS, *NUMBERS, *FLAGS, *LISTS}
 
 
 def type_refusal(body):

@@ -41,37 +41,38 @@ enum class ValEngine { kNative, kRollout };
 constexpr auto choice_names(ValEngine) { return std::array<std::string_view, 2>{"native", "rollout"}; }
 
 struct RolloutConfig {
-  std::string name = "native";                    // rollout backend plugin: native, replay, ...
-  int64_t n = 1;                                  // completions per prompt (TRL: num_generations)
-  double temperature = 1.0;                       // also divides the logits of every log-prob; 0 = greedy
-  int64_t top_k = -1;                             // -1 = off (0 is read as off too)
-  double top_p = 1.0;                             // 1 = off
-  double min_p = 0.0;                             // 0 = off
-  double typical_p = 1.0;                         // 1 = off
-  double repetition_penalty = 1.0;                // 1 = off; of tokens in prompt or completion
-  double presence_penalty = 0.0;                  // 0 = off; of tokens in the completion
-  double frequency_penalty = 0.0;                 // 0 = off; times how often they came
-  std::vector<std::string> stop;                  // texts that end a completion, as the end tokens do
-  std::vector<int64_t> stop_token_ids;            // ids that do
-  std::vector<std::string> bad_words;             // texts that are never sampled
-  int64_t top_log_probs = 0;                      // most likely tokens that `mortise generate` writes
-  bool ignore_eos = false;                        // continue to response_length
-  int64_t min_new_tokens = 0;                     // no end of sequence before this many tokens
-  std::optional<int64_t> response_length;         // tokens; null = data.max_response_length
-  int64_t max_num_seqs = 256;                     // rows decoded at once
-  std::optional<int64_t> max_num_batched_tokens;  // most tokens of a pass; null = 256, on a GPU 2,048
-  int64_t kv_cache_mib = 4096;                    // memory for keys and values; rows wait if it is full
-  bool enforce_eager = false;                     // no CUDA graphs
-  int64_t reuse_forward_mib = 1024;               // memory for what the update need not compute again; 0 = none
-  DecodeDtype dtype = DecodeDtype::kAuto;         // matrices while decoding; auto = model.dtype
-  DecodeKernels kernels = DecodeKernels::kAuto;   // what decodes
-  bool deterministic = false;                     // same tokens for any order of prompts, max_num_seqs and threads
-  double over_sampling = 1.0;                     // groups that are sampled per group that a step learns from
-  int64_t tensor_model_parallel_size = 1;         // ranks that sample the same rows together
-  bool sleep_while_training = false;              // the backend frees memory while the run trains
-  bool calculate_log_probs = true;  // keep what the sampler gave; needed for training/rollout_probs_diff_*
-  bool filtered_log_probs = false;  // train on log-probs of what penalties and filters leave
-  std::optional<int64_t> seed;      // for sampling; null = trainer.seed
+  std::string name = "native";                          // rollout backend plugin: native, replay, ...
+  int64_t n = 1;                                        // completions per prompt (TRL: num_generations)
+  double temperature = 1.0;                             // also divides the logits of every log-prob; 0 = greedy
+  int64_t top_k = -1;                                   // -1 = off (0 is read as off too)
+  double top_p = 1.0;                                   // 1 = off
+  double min_p = 0.0;                                   // 0 = off
+  double typical_p = 1.0;                               // 1 = off
+  double repetition_penalty = 1.0;                      // 1 = off; of tokens in prompt or completion
+  double presence_penalty = 0.0;                        // 0 = off; of tokens in the completion
+  double frequency_penalty = 0.0;                       // 0 = off; times how often they came
+  std::vector<std::string> stop;                        // texts that end a completion, as the end tokens do
+  std::vector<int64_t> stop_token_ids;                  // ids that do
+  std::vector<std::string> bad_words;                   // texts that are never sampled
+  std::optional<std::string> structured_outputs_regex;  // completions match it; null = any text
+  int64_t top_log_probs = 0;                            // most likely tokens that `mortise generate` writes
+  bool ignore_eos = false;                              // continue to response_length
+  int64_t min_new_tokens = 0;                           // no end of sequence before this many tokens
+  std::optional<int64_t> response_length;               // tokens; null = data.max_response_length
+  int64_t max_num_seqs = 256;                           // rows decoded at once
+  std::optional<int64_t> max_num_batched_tokens;        // most tokens of a pass; null = 256, on a GPU 2,048
+  int64_t kv_cache_mib = 4096;                          // memory for keys and values; rows wait if it is full
+  bool enforce_eager = false;                           // no CUDA graphs
+  int64_t reuse_forward_mib = 1024;                     // memory for what the update need not compute again; 0 = none
+  DecodeDtype dtype = DecodeDtype::kAuto;               // matrices while decoding; auto = model.dtype
+  DecodeKernels kernels = DecodeKernels::kAuto;         // what decodes
+  bool deterministic = false;              // same tokens for any order of prompts, max_num_seqs and threads
+  double over_sampling = 1.0;              // groups that are sampled per group that a step learns from
+  int64_t tensor_model_parallel_size = 1;  // ranks that sample the same rows together
+  bool sleep_while_training = false;       // the backend frees memory while the run trains
+  bool calculate_log_probs = true;         // keep what the sampler gave; needed for training/rollout_probs_diff_*
+  bool filtered_log_probs = false;         // train on log-probs of what penalties and filters leave
+  std::optional<int64_t> seed;             // for sampling; null = trainer.seed
   ValEngine val_engine = ValEngine::kNative;
   bool send_adapter = false;  // servers get the LoRA adapter alone, and load it next to their base
   ValKwargs val_kwargs;
@@ -201,6 +202,19 @@ void describe_ends(Keys& keys) {
           "bad_words", &RolloutConfig::bad_words,
           "Texts that are never sampled. Mortise blocks the tokens that the tokenizer gives for the text alone and "
           "after a space. The same text can still appear in other tokens.")
+      .read_by(kInGenerate);
+  keys.compared(
+          "structured_outputs_regex", &RolloutConfig::structured_outputs_regex,
+          "Regular expression that the whole text of each completion matches, also in validation. Tokens that no "
+          "matching text goes on with are not sampled, and a completion may end only where its text matches. One that "
+          "reaches response_length may lack the end. As in vLLM (xgrammar), . is any character, also a line break, and "
+          "\\d, \\w and \\s are ASCII. Looking ahead or behind and references to groups are not supported. It wins over "
+          "min_new_tokens and bad_words. Log-probabilities that are trained on are the model's own, without the "
+          "pattern. Of other backends, vllm and sglang take it. null: any text.")
+      .trl("vllm_structured_outputs_regex", "null")
+      .trl("vllm_guided_decoding_regex", "null")
+      .swift("structured_outputs_regex", "null")
+      .swift("vllm_guided_decoding_regex", "null")
       .read_by(kInGenerate);
   keys.free("top_log_probs", &RolloutConfig::top_log_probs,
             "`mortise generate` writes this many of the most likely tokens at each position with their "
@@ -408,11 +422,11 @@ void describe_rollout_section(Catalog& catalog) {
   describe_decoding(keys);
   describe_placement(keys);
   describe_sampled(keys);
-  auto validation = catalog.table(
-      "rollout.val_kwargs",
-      "How validation samples. It uses response_length, rollout.stop and rollout.stop_token_ids; the other options of "
-      "[rollout] are off.",
-      [](auto& run) -> ValKwargs& { return run.rollout.val_kwargs; });
+  auto validation =
+      catalog.table("rollout.val_kwargs",
+                    "How validation samples. It uses response_length, rollout.stop, rollout.stop_token_ids and "
+                    "rollout.structured_outputs_regex; the other options of [rollout] are off.",
+                    [](auto& run) -> ValKwargs& { return run.rollout.val_kwargs; });
   validation.no_effect(
       kInTrain | kInEval, [](const auto& k) { return !k.config.data.validates(); }, "data.val_files is not given");
   describe_validation(validation);

@@ -1,5 +1,6 @@
-// What the earlier tokens of a row change in its logits, before filters and the draw: penalties for repeated tokens, and
-// tokens that may not come (core/foundation/batch/token_history.h). One block per row; a row without edits costs nothing.
+// What the earlier tokens of a row change in its logits, before filters and the draw: penalties for repeated tokens, tokens
+// that may not come (core/foundation/batch/token_history.h), and tokens that a pattern does not allow. One block per row; a
+// row without edits costs nothing.
 #pragma once
 
 #include "cuda/kernels/logit_rows.cuh"
@@ -7,7 +8,11 @@
 namespace mortise::cuda {
 
 __device__ inline bool changes_logits(const MortiseCudaEdits& edits) {
-  return edits.seen != nullptr || edits.num_words > 0 || edits.num_ends > 0;
+  return edits.seen != nullptr || edits.num_words > 0 || edits.num_ends > 0 || edits.allowed != nullptr;
+}
+
+__device__ inline bool allows(const MortiseCudaEdits& edits, int32_t id) {
+  return edits.allowed == nullptr || (edits.allowed[id / 32] >> (id % 32) & 1U) != 0;
 }
 
 // As `penalised` in core/foundation/batch/token_history.h. `seen` is not 0.
@@ -53,7 +58,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < vocab; i += kThreads) {
     sum += static_cast<double>(expf((own[i] - best) * inverse_temperature));
     const int32_t seen = edits.seen != nullptr ? edits.seen[i] : 0;
-    out[i] = seen == 0 ? own[i] : with_penalties(own[i], seen, edits);
+    const float logit = seen == 0 ? own[i] : with_penalties(own[i], seen, edits);
+    out[i] = allows(edits, i) ? logit : -INFINITY;
   }
   // A thread bars the tokens that it has written itself.
   const auto bar = [&](int32_t id) {

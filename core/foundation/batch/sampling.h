@@ -1,7 +1,7 @@
 // How a completion is sampled: the one list of options with their neutral values, from the config to the sampler.
 //
-// Order, as in transformers: repetition, frequency and presence penalties, bars (bad words, end ids), temperature,
-// top_k, top_p, min_p, typical_p. Thread rule: plain values.
+// Order, as in transformers: repetition, frequency and presence penalties, bars (bad words, end ids, what a pattern does
+// not allow), temperature, top_k, top_p, min_p, typical_p. Thread rule: plain values.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +33,7 @@ struct Sampling {
   std::vector<int64_t> stop_ids{};                // a completion ends with the first of these
   std::vector<std::string> stop_strings{};        // ... or with the token that completes one of these in its text
   std::vector<std::vector<int64_t>> bad_words{};  // runs of ids that never come
+  std::string regex{};                            // the completion's text matches it (text/guide); empty: any text
 
   [[nodiscard]] bool greedy() const { return temperature == 0.0; }
   [[nodiscard]] bool filters() const {
@@ -42,8 +43,11 @@ struct Sampling {
     return repetition_penalty != 1.0 || presence_penalty != 0.0 || frequency_penalty != 0.0;
   }
   [[nodiscard]] bool bars() const { return ignore_eos || min_new_tokens > 0 || !bad_words.empty(); }
+  [[nodiscard]] bool is_guided() const { return !regex.empty(); }
   // Is a token drawn from anything but the model's distribution at temperature?
-  [[nodiscard]] bool changes_distribution() const { return !greedy() && (filters() || penalises() || bars()); }
+  [[nodiscard]] bool changes_distribution() const {
+    return !greedy() && (filters() || penalises() || bars() || is_guided());
+  }
   // What logits are multiplied with before exp; 1 when greedy.
   [[nodiscard]] float inverse_temperature() const { return greedy() ? 1.0F : static_cast<float>(1.0 / temperature); }
   // The end ids that may not come as token number `position` of the completion.

@@ -21,10 +21,15 @@ struct SeenToken {
 // The logit of such a token after the penalties (transformers' repetition penalty, then OpenAI's two).
 float penalised(float logit, const SeenToken& seen, const Sampling& params);
 
-// Borrowed from a TokenHistory.
+// Borrowed from a TokenHistory, and the tokens that a pattern allows from its owner.
 struct TokenEdits {
-  std::span<const int64_t> barred{};  // may hold an id twice
-  std::span<const SeenToken> seen{};  // each id once
+  std::span<const int64_t> barred{};    // may hold an id twice
+  std::span<const SeenToken> seen{};    // each id once
+  std::span<const uint64_t> allowed{};  // a bit for each token of the vocabulary, from the lowest; empty: all
+
+  [[nodiscard]] bool allows(int64_t id) const {
+    return allowed.empty() || (allowed[static_cast<size_t>(id / 64)] >> (id % 64) & 1) != 0;
+  }
 };
 
 class TokenHistory {

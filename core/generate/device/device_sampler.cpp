@@ -36,6 +36,13 @@ at::Tensor device_array(int64_t count, const at::TensorOptions& place) {
   return at::empty({count, static_cast<int64_t>(sizeof(T))}, place.dtype(at::kByte));
 }
 
+// The words of the rows' sets.
+at::Tensor fill_allowed(std::span<const DrawRow> rows, std::span<const size_t> guided, const at::Tensor& out) {
+  auto* to = static_cast<uint64_t*>(out.mutable_data_ptr());
+  for (const size_t row : guided) to = std::ranges::copy(rows[row].sample->guide.allowed()->words, to).out;
+  return out;
+}
+
 }  // namespace
 
 double DeviceSampler::uniform_of(const DrawRow& row) const {
@@ -55,8 +62,7 @@ void DeviceSampler::draw_on_host(const at::Tensor& logits_NV, std::span<const Dr
       const GenerateRequest& request = sample.group->request;
       const std::span<const float> row(data + r * vocab, static_cast<size_t>(vocab));
       DrawnToken& own = out[static_cast<size_t>(r)];
-      own.token =
-          sample_plain(row, {&request.sampling, sample.history.edits(), uniform_of(rows[static_cast<size_t>(r)])});
+      own.token = sample_plain(row, {&request.sampling, sample.edits(), uniform_of(rows[static_cast<size_t>(r)])});
       append_top_log_probs_plain(row, request.sampling, request.num_top_log_probs, own.top);
     }
   });
@@ -64,12 +70,33 @@ void DeviceSampler::draw_on_host(const at::Tensor& logits_NV, std::span<const Dr
 
 DrawInputs DrawInputs::on(const c10::Device& device) const {
   const auto place = [&](const at::Tensor& bytes) { return bytes.defined() ? sent_to(device, bytes) : bytes; };
-  return {place(draws), place(edits), place(num_top), most_top};
+  return {place(draws), place(edits), place(num_top), most_top, allowed};
+}
+
+// Puts the sets of tokens that patterns allow where the head lies, and points `edits` to them. Undefined if there are none.
+at::Tensor DeviceSampler::place_allowed(std::span<const DrawRow> rows, MortiseCudaEdits* edits) const {
+  const int64_t num_words = (layers_.config().vocab_size + 63) / 64;
+  std::vector<size_t> guided;
+  for (size_t i = 0; i < rows.size(); ++i)
+    if (rows[i].sample->guide.allowed() != nullptr) guided.push_back(i);
+  if (guided.empty()) return {};
+  const at::Tensor host = at::empty({static_cast<int64_t>(guided.size()), num_words}, at::kLong);
+  const at::Tensor sets = sent_to(layers_.head().weight_VH.device(), fill_allowed(rows, guided, host));
+  const auto* set = static_cast<const uint32_t*>(sets.const_data_ptr());
+  for (const size_t row : guided) {
+    MortiseCudaEdits& own = edits[row];
+    own.allowed = set;
+    set += num_words * 2;
+    if (!rows[row].sample->edits().barred.empty()) continue;
+    own.num_words = own.num_ends = 0;  // none is barred now, or the pattern wins
+  }
+  return sets;
 }
 
 DrawInputs DeviceSampler::inputs(std::span<const DrawRow> rows) const {
   DrawInputs out;
-  const bool has_edits = std::ranges::any_of(rows, [](const DrawRow& row) { return row.history != nullptr; });
+  const bool has_edits = std::ranges::any_of(
+      rows, [](const DrawRow& row) { return row.history != nullptr || row.sample->guide.allowed() != nullptr; });
   const auto num_rows = static_cast<int64_t>(rows.size());
   const auto [draw_bytes, draws] = host_array<MortiseCudaDraw>(num_rows);
   const auto [edit_bytes, edits] = host_array<MortiseCudaEdits>(has_edits ? num_rows : 0);
@@ -83,6 +110,7 @@ DrawInputs DeviceSampler::inputs(std::span<const DrawRow> rows) const {
     const int64_t position = static_cast<int64_t>(rows[i].sample->sequence.ids.size()) + rows[i].num_later;
     edits[i] = rows[i].history == nullptr ? MortiseCudaEdits{} : rows[i].history->edits(request.sampling, position);
   }
+  if (has_edits) out.allowed = place_allowed(rows, edits);
   out.draws = draw_bytes;
   if (has_edits) out.edits = edit_bytes;
   if (out.most_top > 0) out.num_top = at::tensor(num_top, at::kInt);
@@ -154,7 +182,7 @@ at::Tensor DeviceSampler::gather_drawn(const at::Tensor& own, int64_t num_rows) 
 }
 
 StartedDraws DeviceSampler::fetch(const DrawnRows& rows, const DrawInputs& inputs) {
-  StartedDraws out{rows, HostCopy(rows.drawn), std::nullopt, inputs.num_top};
+  StartedDraws out{rows, HostCopy(rows.drawn), std::nullopt, inputs.num_top, inputs.allowed};
   if (rows.top.defined()) out.top.emplace(rows.top);
   return out;
 }

@@ -41,6 +41,7 @@ struct DrawInputs {
   at::Tensor edits;         // MortiseCudaEdits of each row; undefined if none has any
   at::Tensor num_top = {};  // int32, the likeliest tokens that each row wants; undefined if none wants any
   int32_t most_top = 0;     // places for them in each row
+  at::Tensor allowed = {};  // on the device: the sets of tokens that patterns allow, to which `edits` points
 
   [[nodiscard]] DrawInputs on(const c10::Device& device) const;
 };
@@ -56,6 +57,7 @@ struct StartedDraws {
   DrawnRows rows;
   std::optional<HostCopy> drawn = {}, top = {};  // the numbers of both, where they are defined
   at::Tensor num_top = {};                       // as in DrawInputs, on the host
+  at::Tensor allowed = {};                       // as there, until the draws are done
 
   [[nodiscard]] at::Tensor ids() const { return rows.drawn.view(at::kLong).select(1, 0); }
 };
@@ -89,6 +91,7 @@ class DeviceSampler {
 
  private:
   void draw_on_host(const at::Tensor& logits_NV, std::span<const DrawRow> rows, std::span<DrawnToken> out) const;
+  [[nodiscard]] at::Tensor place_allowed(std::span<const DrawRow> rows, MortiseCudaEdits* edits) const;
   [[nodiscard]] at::Tensor gather_drawn(const at::Tensor& own, int64_t num_rows) const;
   [[nodiscard]] DrawnRows draw_block(const at::Tensor& logits_NV, const DrawInputs& placed, int64_t begin) const;
   [[nodiscard]] double uniform_of(const DrawRow& row) const;

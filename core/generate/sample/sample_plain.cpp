@@ -39,6 +39,8 @@ std::vector<double> edited(std::span<const float> logits, const DrawInput& input
     }
   }
   for (const int64_t id : input.edits.barred) x[static_cast<size_t>(id)] = -std::numeric_limits<float>::infinity();
+  for (size_t i = 0; i < x.size(); ++i)
+    if (!input.edits.allows(static_cast<int64_t>(i))) x[i] = -std::numeric_limits<float>::infinity();
   return scaled(x, *input.params);
 }
 

@@ -306,8 +306,8 @@ SampledToken sample_token(const Kernels& kernels, const LogitRow& row, const Dra
   };
   // With many forbidden tokens, a copy without them is cheaper than a search for each token.
   constexpr size_t kFewBars = 8;
-  const bool penalised_row = params.penalises() && !input.edits.seen.empty();
-  if (!penalised_row && input.edits.barred.size() <= kFewBars) {
+  const bool is_changed = (params.penalises() && !input.edits.seen.empty()) || !input.edits.allowed.empty();
+  if (!is_changed && input.edits.barred.size() <= kFewBars) {
     return draw(row, input.edits.barred, join_chunks(kernels, row, inverse_temperature, scratch));
   }
   const RowTotal own = join_chunks(kernels, row, inverse_temperature, scratch);

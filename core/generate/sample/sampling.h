@@ -1,6 +1,6 @@
 // From one row of logits to one token and its log-probability.
 //
-// Order and meaning are those of transformers: penalties and forbidden tokens first (row_edits.h), then temperature,
+// Order and meaning are those of transformers: penalties, forbidden tokens and patterns first (row_edits.h), then temperature,
 // top_k (ties with the k-th remain), top_p (drops the tail whose mass in ascending order is within 1 - top_p; among
 // equals the lower index first), min_p (drops tokens below min_p times the best), typical_p (keeps the tokens whose
 // information is nearest to the entropy of the rest, up to that mass). Temperature 0 takes the largest logit, and the

@@ -188,11 +188,14 @@ class DeviceRunner final : public StepRunner {
   }
 
   // With kernels the device does not wait for the host: the next pass is started before the tokens of this one are read. The
-  // experts that tokens take go to their samples at once, so a pass ahead must not record any.
+  // experts that tokens take go to their samples at once, so a pass ahead must not record any. What a pattern allows
+  // depends on the tokens of this pass.
   void step(std::span<const std::unique_ptr<RunningSample>> samples, std::span<SampledToken> out) {
     Started now = ahead_ ? std::move(*ahead_) : start(nullptr);
     ahead_.reset();
-    if (kernels_ != nullptr && !records_ && layers_.status().ok()) {
+    const bool is_guided =
+        std::ranges::any_of(samples, [](const auto& one) { return one->guide.allowed() != nullptr; });
+    if (kernels_ != nullptr && !records_ && !is_guided && layers_.status().ok()) {
       Started next = start(&now);
       if (next.has_rows) ahead_ = std::move(next);
     }

@@ -174,7 +174,7 @@ class FastRunner final : public StepRunner {
         std::ranges::copy(group.last_hidden, head_.input(num_inputs++));
         last_fresh = &group;
       }
-      jobs_.push_back({num_inputs - 1, &group.request.sampling, key_of(*sample, purpose_), sample->history.edits(),
+      jobs_.push_back({num_inputs - 1, &group.request.sampling, key_of(*sample, purpose_), sample->edits(),
                        group.request.num_top_log_probs, &sequence.top});
     }
     if (!rows_.empty()) flush();

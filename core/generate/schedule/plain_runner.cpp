@@ -73,7 +73,7 @@ class PlainRunner final : public StepRunner {
         const GenerateRequest& request = sample.group->request;
         const RngKey key = key_of(sample, purpose_);
         const std::span<const float> row(logits.const_data_ptr<float>(), static_cast<size_t>(logits.numel()));
-        out[i] = sample_plain(row, {&request.sampling, sample.history.edits(), unit_double(random_u64(key))});
+        out[i] = sample_plain(row, {&request.sampling, sample.edits(), unit_double(random_u64(key))});
         append_top_log_probs_plain(row, request.sampling, request.num_top_log_probs, sample.sequence.top);
       }
       if (ranks != nullptr) gather_tokens(*ranks, out);

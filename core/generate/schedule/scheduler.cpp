@@ -2,6 +2,7 @@
 #include "generate/schedule/scheduler.h"
 
 #include <algorithm>
+#include <set>
 
 #include "foundation/batch/expert_choices.h"
 
@@ -21,6 +22,17 @@ int64_t own_pages(const GenerateRequest& request, bool joins_pages) {
 }
 
 }  // namespace
+
+TokenEdits RunningSample::edits() {
+  TokenEdits out = history.edits();
+  const TokenSet* const allowed = guide.allowed();
+  if (allowed == nullptr) return out;
+  out.allowed = allowed->words;
+  if (allowed->count > std::ssize(out.barred)) return out;
+  const std::set<int64_t> barred(out.barred.begin(), out.barred.end());
+  if (std::ranges::count_if(barred, [&](int64_t id) { return allowed->has(id); }) == allowed->count) out.barred = {};
+  return out;
+}
 
 int64_t Scheduler::pages_for(const GenerateRequest& request, bool joins_pages) {
   return prompt_pages(request, joins_pages) + own_pages(request, joins_pages);
@@ -85,6 +97,7 @@ bool Scheduler::admit_one(GenerateGroup& group, int64_t weight_version) {
   sample->history.start(group.request.sampling, group.request.prompt_ids);
   if (!group.request.sampling.stop_strings.empty() && options_.tokenizer != nullptr)
     sample->stop_strings.emplace(*options_.tokenizer, group.request.sampling.stop_strings);
+  if (group.request.guide != nullptr) sample->guide = GuidePlace(group.request.guide);
   sample->sequence.request_id = group.request.request_id;
   sample->sequence.sample_index = take_sample(group);
   sample->sequence.weight_version = weight_version;
@@ -115,7 +128,10 @@ void Scheduler::accept(std::span<const SampledToken> tokens) {
     if (sample.group->request.sampling.changes_distribution())
       sequence.filtered_log_prob.push_back(tokens[i].filtered_log_prob);
     sample.history.push(tokens[i].id);
-    if (const auto reason = end_of(sample)) finish(sample, *reason);
+    if (const auto reason = end_of(sample))
+      finish(sample, *reason);
+    else
+      sample.guide.push(tokens[i].id);
   }
   std::erase_if(running_, [](const std::unique_ptr<RunningSample>& sample) { return sample->group == nullptr; });
   drop_finished_groups();

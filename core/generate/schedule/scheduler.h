@@ -20,6 +20,7 @@
 #include "generate/sample/sampling.h"
 #include "generate/sample/stop_strings.h"
 #include "generate/schedule/prefix_cache.h"
+#include "text/guide/token_guide.h"
 
 namespace mortise {
 
@@ -32,6 +33,7 @@ struct GenerateRequest {
   int64_t step = 0;
   SamplingParams sampling;
   int64_t num_top_log_probs = 0;  // the likeliest tokens at each position that are told, as well as the sampled one
+  std::shared_ptr<TokenGuide> guide = {};  // made by the engine from sampling.regex; null: none
 };
 
 struct GeneratedSequence {
@@ -72,7 +74,11 @@ struct RunningSample {
   int64_t first_slot = -1;    // where its own begin in SampledForward; -1: it is not kept
   TokenHistory history;
   std::optional<StopStringFinder> stop_strings;
+  GuidePlace guide;
   GeneratedSequence sequence;
+
+  // What changes the logits of the next token. Where a pattern leaves barred tokens alone, it wins: these may come.
+  [[nodiscard]] TokenEdits edits();
 };
 
 struct SchedulerOptions {

@@ -7,6 +7,7 @@
 #include <array>
 
 #include "serve/api/call_fields.h"
+#include "text/guide/pattern_tree.h"
 #include "text/tools/harmony.h"
 
 namespace mortise {
@@ -17,6 +18,8 @@ constexpr int64_t kMostPrompts = 4096;
 constexpr int64_t kMostTokens = int64_t{1} << 24;
 constexpr int64_t kMostTopLogProbs = 1024;
 constexpr int64_t kMostStops = 64;
+constexpr const char* kOnlyPatterns =
+    "sampling is guided by regular expressions and lists of texts alone (structured_outputs: regex, choice)";
 constexpr double kRenderShare = 0.1;  // share of a chat template's work: other clients wait
 
 const Tokenizer* tokenizer_of(const ServedTexts& texts) { return texts.tokenizer ? &*texts.tokenizer : nullptr; }
@@ -124,6 +127,47 @@ Result<> read_filters(CallFields& fields, Sampling& out) {
   return {};
 }
 
+// The pattern that matches one of these texts.
+Result<std::string> read_choices(std::string_view field, const std::vector<std::string>& texts) {
+  if (texts.empty()) return bad_field(field, "must be a list of texts");
+  std::string out;
+  for (const std::string& text : texts) out += (out.empty() ? "(" : "|(") + escaped_pattern(text) + ")";
+  return out;
+}
+
+// "structured_outputs": {"regex"} or {"choice"}, or vLLM's older names of both.
+Result<> read_pattern(CallFields& fields, const ServedTexts& texts, Sampling& out) {
+  int num_given = 0;
+  const auto read = [&](CallFields& from, std::string_view regex, std::string_view choice) -> Result<> {
+    if (const auto pattern = TRY(from.text(regex))) {
+      if (pattern->empty()) return bad_field(regex, "is empty", "leave it out");
+      out.regex = *pattern;
+      ++num_given;
+    }
+    if (from.take(choice) != nullptr) {
+      const std::vector<std::string> options = TRY(from.texts(choice));
+      out.regex = TRY(read_choices(choice, options));
+      ++num_given;
+    }
+    return {};
+  };
+  TRY(read(fields, "guided_regex", "guided_choice"));
+  if (const Json* given = fields.take("structured_outputs")) {
+    if (!given->is_object()) return bad_field("structured_outputs", "must be an object with \"regex\" or \"choice\"");
+    CallFields parts(*given);
+    for (const char* name : {"json", "json_object", "grammar", "structural_tag"})
+      TRY(parts.refuse(name, kOnlyPatterns));
+    parts.ignore({"disable_any_whitespace", "disable_additional_properties", "whitespace_pattern", "disable_fallback"});
+    TRY(read(parts, "regex", "choice"));
+    TRY(parts.check_all_read());
+    if (num_given == 0) return bad_field("structured_outputs", "must have \"regex\" or \"choice\"");
+  }
+  if (num_given > 1) return bad_field("structured_outputs", "has more than one pattern", "leave one out");
+  if (num_given == 1 && !texts.tokenizer)
+    return bad_field("structured_outputs", "needs a tokenizer, but the model folder has none");
+  return {};
+}
+
 Result<> read_bad_words(CallFields& fields, const ServedTexts& texts, Sampling& out) {
   if (const Json* lists = fields.take("bad_word_ids")) {
     if (!lists->is_array()) return bad_field("bad_word_ids", "must be a list of lists of token ids");
@@ -161,7 +205,7 @@ Result<> read_ends(CallFields& fields, const ServedTexts& texts, const ServedMod
 Result<bool> read_tool_choice(CallFields& fields) {
   const Json* const choice = fields.take("tool_choice");
   if (choice != nullptr && *choice != "auto" && *choice != "none")
-    return bad_field("tool_choice", "must be \"auto\" or \"none\"", "sampling is not guided by a grammar");
+    return bad_field("tool_choice", "must be \"auto\" or \"none\"", kOnlyPatterns);
   return choice == nullptr || *choice == "auto";
 }
 
@@ -172,11 +216,11 @@ Result<> refuse_others(CallFields& fields) {
   TRY(fields.refuse("logit_bias", "logits are not edited"));
   TRY(fields.refuse("prompt_logprobs", "`mortise model logprob` computes the prompt's"));
   TRY(fields.refuse("truncate_prompt_tokens", "a prompt is never cut"));
-  for (const char* name : {"structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"})
-    TRY(fields.refuse(name, "sampling is not guided by a grammar"));
+  for (const char* name : {"guided_json", "guided_grammar"}) TRY(fields.refuse(name, kOnlyPatterns));
   if (const Json* format = fields.take("response_format")) {
     const Json* const type = json_find(*format, "type");
-    if (type == nullptr || *type != "text") return bad_field("response_format", "must be {\"type\": \"text\"}");
+    if (type == nullptr || *type != "text")
+      return bad_field("response_format", "must be {\"type\": \"text\"}", kOnlyPatterns);
   }
   TRY(read_tool_choice(fields));
   fields.ignore({"model", "user", "request_id", "priority", "metadata", "store", "service_tier", "cache_salt",
@@ -261,6 +305,7 @@ Result<CompletionCall> read_completion_call(const Json& body, bool is_chat, cons
   TRY(read_filters(fields, request.sampling));
   TRY(read_ends(fields, texts, model, call, request.sampling));
   TRY(read_bad_words(fields, texts, request.sampling));
+  TRY(read_pattern(fields, texts, request.sampling));
   TRY(read_log_probs(fields, call));
   TRY(read_row_key(fields, request));
   request.num_top_log_probs = call.num_top_log_probs;

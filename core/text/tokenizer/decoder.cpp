@@ -317,6 +317,15 @@ std::string DecodeRun::finish() {
   return std::exchange(*text_, {});
 }
 
+Result<std::string> DecoderChain::bytes_of(std::string token) const {
+  if (!dependent_.empty()) {
+    return Error{ErrorKind::kConfig,
+                 fmt::format("the text of a token depends on other tokens (decoder {})", dependent_), "", ""};
+  }
+  for (const auto& stage : bytes_stages_) stage(token);
+  return token;
+}
+
 DecodeRun DecoderChain::start(DecodeMode mode) const {
   std::vector<std::unique_ptr<DecodeStage>> stages;
   stages.reserve(makers_.size());
@@ -329,6 +338,7 @@ Result<DecoderChain> DecoderChain::make(const Json& spec, const ComponentPlace& 
   TRY(check_num_stages(spec, "decoders", place));
   if (spec.is_null()) {
     chain.makers_.push_back([](DecodeMode) { return std::make_unique<JoinWithSpaces>(); });
+    chain.depend_on_others("the default, which puts spaces between tokens");
   } else {
     TRY(chain.add(spec, place));
   }
@@ -349,16 +359,25 @@ Result<> DecoderChain::add(const Json& spec, const ComponentPlace& place) {
     for (const Json& part : *TRY(component_list(spec, "decoders", place))) TRY(add(part, place));
   } else if (type == "ByteLevel") {
     makers_.push_back([](DecodeMode) { return std::make_unique<ByteLevelDecode>(); });
+    is_fused_ = true;
+    add_bytes_stage([](std::string& token) {
+      if (auto bytes = byte_level_bytes(token)) token = *std::move(bytes);
+    });
   } else if (type == "ByteFallback") {
     makers_.push_back([](DecodeMode mode) { return std::make_unique<ByteFallback>(mode); });
+    add_bytes_stage([](std::string& token) {
+      if (const auto byte = byte_token(token)) token.assign(1, *byte);
+    });
   } else if (type == "Fuse") {
     makers_.push_back([](DecodeMode) { return std::make_unique<Fuse>(); });
+    is_fused_ = true;
   } else if (type == "Strip") {
     const std::string content = TRY(component_string(spec, "content", place));
     const int64_t start = TRY(component_int(spec, "start", 0, place));
     const int64_t stop = TRY(component_int(spec, "stop", 0, place));
     if (unicode::count_code_points(content) != 1 || start < 0 || stop < 0)
       return place.fail("Strip needs one character and counts");
+    if (stop > 0 || (start > 0 && !is_fused_)) depend_on_others(type);
     makers_.push_back([=](DecodeMode) {
       return std::make_unique<StripDecode>(content, static_cast<size_t>(start), static_cast<size_t>(stop));
     });
@@ -371,6 +390,14 @@ Result<> DecoderChain::add(const Json& spec, const ComponentPlace& place) {
     const size_t matched_bytes = literal != nullptr ? literal->get_ref<const std::string&>().size() : 0;
     TRY(grow(content.size(), matched_bytes, place));  // a regular expression may match nothing at every place
     makers_.push_back([=](DecodeMode) { return std::make_unique<ReplaceDecode>(pattern, content, single); });
+    const bool is_alone = literal != nullptr && (single || !is_fused_);
+    if (!is_alone) {
+      depend_on_others(type);
+      return {};
+    }
+    add_bytes_stage([from = literal->get<std::string>(), content](std::string& token) {
+      token = with_replaced(token, from, content);
+    });
   } else if (type == "Metaspace") {
     const std::string replacement = TRY(component_string(spec, "replacement", place));
     if (replacement.empty()) return place.fail("'replacement' has to be one character");
@@ -378,14 +405,17 @@ Result<> DecoderChain::add(const Json& spec, const ComponentPlace& place) {
     std::string scheme = add_prefix ? "always" : "never";
     if (json_find(spec, "prepend_scheme") != nullptr) scheme = TRY(component_string(spec, "prepend_scheme", place));
     makers_.push_back([=](DecodeMode) { return std::make_unique<MetaspaceDecode>(replacement, scheme != "never"); });
+    add_bytes_stage([replacement](std::string& token) { token = with_replaced(token, replacement, " "); });
   } else if (type == "WordPiece") {
     const std::string prefix = TRY(component_string(spec, "prefix", place));
     const bool cleanup = TRY(component_bool(spec, "cleanup", true, place));
     makers_.push_back([=](DecodeMode) { return std::make_unique<WordPieceDecode>(prefix, cleanup); });
+    depend_on_others(type);
   } else if (type == "BPEDecoder") {
     const std::string suffix = TRY(component_string(spec, "suffix", place));
     if (suffix.size() > kMaxAffixBytes) return place.fail("'suffix' is too long");
     makers_.push_back([=](DecodeMode) { return std::make_unique<SuffixDecode>(suffix); });
+    depend_on_others(type);
   } else {
     return place.unsupported(type);
   }

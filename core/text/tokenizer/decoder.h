@@ -61,12 +61,22 @@ class DecoderChain {
   // From the "decoder" of tokenizer.json; null joins tokens with spaces.
   static Result<DecoderChain> make(const Json& spec, const ComponentPlace& place);
   [[nodiscard]] DecodeRun start(DecodeMode mode) const;
+  // What a token adds to the text behind other tokens. Its bytes may be a part of a character. An error if that depends on
+  // the other tokens. What the chain drops at the start of a text is not dropped here.
+  [[nodiscard]] Result<std::string> bytes_of(std::string token) const;
 
  private:
   using Maker = std::function<std::unique_ptr<DecodeStage>(DecodeMode)>;
   Result<> add(const Json& spec, const ComponentPlace& place);
   Result<> grow(size_t made_bytes, size_t matched_bytes, const ComponentPlace& place);
+  void add_bytes_stage(std::function<void(std::string&)> stage) { bytes_stages_.push_back(std::move(stage)); }
+  void depend_on_others(std::string_view type) {
+    if (dependent_.empty()) dependent_ = type;
+  }
   std::vector<Maker> makers_;
+  std::vector<std::function<void(std::string&)>> bytes_stages_;  // what bytes_of() does
+  std::string dependent_;                                        // the type of a stage that it cannot do; empty: none
+  bool is_fused_ = false;                                        // all tokens are one for the stages that follow
   size_t growth_ = 1;  // how many times longer the Replace stages make a text at most
 };
 

@@ -119,6 +119,12 @@ std::optional<std::string> Tokenizer::token_text(int64_t id) const {
   return text ? std::optional<std::string>(*text) : std::nullopt;
 }
 
+Result<std::string> Tokenizer::token_bytes(int64_t id) const {
+  const auto text = parts_->token_text(id);
+  if (!text) return std::string();
+  return parts_->decoder.bytes_of(std::string(*text));
+}
+
 bool Tokenizer::is_special(int64_t id) const {
   const auto text = parts_->token_text(id);
   return text && parts_->added.is_special(*text);

@@ -66,6 +66,10 @@ class Tokenizer {
   // The token's text as in the vocabulary (with byte-level characters).
   [[nodiscard]] std::optional<std::string> token_text(int64_t id) const;
   [[nodiscard]] bool is_special(int64_t id) const;
+  // What the token adds to a text, behind other tokens: its bytes, perhaps those of a part of a character. Empty if the id
+  // has no token. An error if that depends on the other tokens, as with WordPiece. A space that decode() drops at the start
+  // of a text is there.
+  [[nodiscard]] Result<std::string> token_bytes(int64_t id) const;
 
   [[nodiscard]] std::optional<int64_t> bos_id() const;
   [[nodiscard]] std::optional<int64_t> eos_id() const;

@@ -18,6 +18,7 @@
 #include "config/learning_rules.h"
 #include "config/presets.h"
 #include "config/unused.h"
+#include "experience/engine_params.h"
 #include "foundation/base/at_place.h"
 #include "foundation/base/log.h"
 #include "foundation/base/text.h"
@@ -209,6 +210,20 @@ Result<> check_shared_rollouts(const PluginRegistry& registry, const LoadedConfi
                loaded.where("rollout.name"), "remove it, or set rollout.tensor_model_parallel_size to 1"};
 }
 
+// A backend that does not know of the pattern would sample any text.
+Result<> check_guided_backend(const PluginRegistry& registry, const LoadedConfig& loaded) {
+  const RolloutConfig& rollout = loaded.config.rollout;
+  if (!rollout.structured_outputs_regex) return {};
+  const auto backend = registry.find("rollout_backend", rollout.name);
+  if (!backend.ok() || (backend->plugin->flags & MORTISE_FLAG_NEEDS_ENGINE) != 0) return {};
+  if (backend->plugin->find_param(kGuideParam) != nullptr) return {};
+  return Error{ErrorKind::kConfig,
+               fmt::format("'rollout.structured_outputs_regex' is set, but the rollout backend '{}' takes no pattern",
+                           rollout.name),
+               loaded.where("rollout.structured_outputs_regex"),
+               "remove it, or take another rollout.name (docs/guided.md)"};
+}
+
 }  // namespace
 
 std::vector<Error> device_plugin_problems(const PluginRegistry& registry, const LoadedConfig& loaded) {
@@ -226,6 +241,7 @@ std::vector<Error> device_plugin_problems(const PluginRegistry& registry, const 
 Result<> check_plugins(const PluginRegistry& registry, const LoadedConfig& loaded, RunKind kind) {
   constexpr std::string_view kWithoutLearning[] = {"reward", "environment"};
   TRY(check_shared_rollouts(registry, loaded));
+  TRY(check_guided_backend(registry, loaded));
   if (kind != RunKind::kTrain) return check_plugins(registry, loaded, kWithoutLearning);
   std::vector<std::string_view> all;
   for (const KindInfo& one : kKinds) all.push_back(one.name);

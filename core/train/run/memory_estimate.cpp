@@ -326,7 +326,7 @@ double graph_bytes(const ModelConfig& model, const RunConfig& config) {
   if (config.actor.router_replay.mode == RouterReplay::kR3 || config.model.dtype == ModelDtype::kFloat64) return 0;
   const bool has_edits = rollout.repetition_penalty != 1.0 || rollout.presence_penalty != 0.0 ||
                          rollout.frequency_penalty != 0.0 || !rollout.bad_words.empty() || rollout.min_new_tokens > 0 ||
-                         rollout.ignore_eos;
+                         rollout.ignore_eos || rollout.structured_outputs_regex;
   return decode_graph_bytes(model, {.rows = std::min(rollout.max_num_seqs, plan_batches(config).rows_per_step),
                                     .longest = config.data.max_prompt_length + response_length(config),
                                     .has_edits = has_edits,

@@ -8,6 +8,7 @@
 #include "config/check.h"
 #include "foundation/base/log.h"
 #include "model/adapters/lora.h"
+#include "text/guide/guide_shelf.h"
 
 namespace mortise {
 
@@ -104,6 +105,7 @@ EngineOptions rollout_engine_options(const RunConfig& config, const Tokenizer* t
   options.has_graphs = !config.rollout.enforce_eager;
   options.tokenizer = tokenizer;
   options.deterministic = config.rollout.deterministic;
+  options.rollout_regex = config.rollout.structured_outputs_regex.value_or("");
   if (config.rollout.dtype == DecodeDtype::kBfloat16) options.weights = WeightFormat::kBfloat16;
   // The fast kernels are float32.
   if (config.rollout.kernels == DecodeKernels::kPlain || config.model.dtype == ModelDtype::kFloat64)
@@ -124,6 +126,15 @@ Result<> add_bad_word(const std::string& word, const Tokenizer& tokenizer, Sampl
     if (!ids->empty() && std::find(words.begin(), words.end(), *ids) == words.end())
       out.bad_words.push_back(*std::move(ids));
   }
+  return {};
+}
+
+// A pattern that guides sampling: is it one, also if servers sample?
+Result<> add_pattern(const std::string& pattern, const ModelConfig& model, const Tokenizer* tokenizer, Sampling& out) {
+  const auto guide = GuideShelf(tokenizer, model.vocab_size).get(pattern, out.stop_ids);
+  if (!guide.ok())
+    return Error{ErrorKind::kConfig, guide.error().what, "rollout.structured_outputs_regex", guide.error().next};
+  out.regex = pattern;
   return {};
 }
 
@@ -159,6 +170,7 @@ Result<Sampling> rollout_sampling(const RunConfig& config, const ModelConfig& mo
   }
   out.stop_strings = rollout.stop;
   for (const std::string& word : rollout.bad_words) TRY(add_bad_word(word, *tokenizer, out));
+  if (rollout.structured_outputs_regex) TRY(add_pattern(*rollout.structured_outputs_regex, model, tokenizer, out));
   return out;
 }
 

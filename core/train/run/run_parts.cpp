@@ -159,9 +159,12 @@ Result<Sampling> load_engine(RunParts& parts) {
 Result<Sampler> load_sampler(const RunSettings& run, PluginRegistry& registry, const PolicyParts& policy,
                              const Sampling& sampling, const std::shared_ptr<TurnParts>& turns, RoundRanks& ranks) {
   const RunConfig& config = run.config;
-  RolloutRunner runner =
-      TRY(at_place(run.loaded.where("rollout.name"),
-                   RolloutRunner::create(registry, config.rollout.name, config.rollout.params, run.key)));
+  const PluginRef backend = TRY(registry.find("rollout_backend", config.rollout.name));
+  const std::optional<std::string>& regex = config.rollout.structured_outputs_regex;
+  const Json params =
+      offer_params(*backend.plugin, config.rollout.params, {{kGuideParam, regex ? Json(*regex) : Json()}});
+  RolloutRunner runner = TRY(at_place(run.loaded.where("rollout.name"),
+                                      RolloutRunner::create(registry, config.rollout.name, params, run.key)));
   if (run.kind == RunKind::kTrain) TRY(check_replay_backend(run.loaded, runner.backend().info()));
   runner.use_turns(turns);
   const Model& model = sampled_model(policy);

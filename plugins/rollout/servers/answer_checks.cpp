@@ -91,7 +91,7 @@ bool ServerRequest::changes_distribution() const {
 
 bool ServerRequest::changes_logits() const {
   const bool penalizes = repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0;
-  return penalizes || forced_tokens() > 0 || !bad_words.empty();
+  return penalizes || forced_tokens() > 0 || !bad_words.empty() || !regex.empty();
 }
 
 }  // namespace mortise

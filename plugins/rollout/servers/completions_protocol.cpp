@@ -212,6 +212,7 @@ HttpCall CompletionsProtocol::generate(const ServerRequest& request, const Serve
   if (request.min_p > 0) body["min_p"] = request.min_p;
   if (request.repetition_penalty != 1) body["repetition_penalty"] = request.repetition_penalty;
   if (request.forced_tokens() > 0) body["min_tokens"] = request.forced_tokens();
+  if (!request.regex.empty()) body["structured_outputs"] = {{"regex", request.regex}};
   if (!request.stop_strings.empty()) {
     body["stop"] = request.stop_strings;
     body["include_stop_str_in_output"] = true;
@@ -384,6 +385,7 @@ std::string OpenaiProtocol::refusal(const ServerRequest& request, const ServerFa
   if (request.typical_p != 1) return "do rollout.typical_p";
   if (!request.bad_words.empty()) return "do rollout.bad_words";
   if (request.forced_tokens() > 0) return "do rollout.ignore_eos and rollout.min_new_tokens";
+  if (!request.regex.empty()) return "do rollout.structured_outputs_regex";
   if (request.top_k > 0) return "do rollout.top_k";
   if (request.min_p > 0) return "do rollout.min_p";
   if (request.repetition_penalty != 1) return "do rollout.repetition_penalty";

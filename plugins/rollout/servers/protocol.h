@@ -25,6 +25,7 @@ struct ServerRequest {
   std::vector<std::int64_t> stop_ids;
   std::vector<std::string> stop_strings;
   std::vector<std::vector<std::int64_t>> bad_words;
+  std::string regex;  // that the text of each completion matches; empty: any text
 
   static ServerRequest copy(const mortise_rollout_request& from);
   // A seed for servers that know one number only. Neighbours are far apart: choice i of a request uses seed + i.

@@ -113,7 +113,9 @@ std::uint64_t ServerBackend::submit(Span<const mortise_rollout_request* const> r
   std::uint64_t taken = 0;
   for (const mortise_rollout_request* request : requests) {
     if (!pool_->has_room()) break;
-    pool_->submit(ServerRequest::copy(*request));
+    ServerRequest own = ServerRequest::copy(*request);
+    own.regex = regex_;
+    pool_->submit(std::move(own));
     ++taken;
   }
   return taken;

@@ -44,6 +44,8 @@ class ServerBackend : public WeightedRolloutBackend {
   std::string weights_dtype_ =
       param("weights_dtype", "float32", "number format of the weights that are sent; bfloat16 halves them")
           .choices({"float32", "bfloat16"});
+  std::string regex_ = param("structured_outputs_regex", "",
+                             "pattern that completions match; set rollout.structured_outputs_regex instead");
   PoolOptions options_ = read_options();
   std::unique_ptr<ServerPool> pool_;
   std::unique_ptr<WeightFolder> weights_;

@@ -118,6 +118,7 @@ HttpCall SglangProtocol::generate(const ServerRequest& request, const ServerFact
                          // With it SGLang would also ignore stop_token_ids; its own end token is among ours.
                          {"ignore_eos", false}};
   if (request.top_k > 0) sampling["top_k"] = request.top_k;
+  if (!request.regex.empty()) sampling["regex"] = request.regex;
   if (!request.stop_strings.empty()) {
     sampling["stop"] = request.stop_strings;
     sampling["no_stop_trim"] = true;

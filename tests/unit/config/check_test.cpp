@@ -217,6 +217,13 @@ TEST(Check, Errors) {
               HasSubstr("works only in the loss"));
   EXPECT_THAT(check_error({"rollout.min_new_tokens=513"}), HasSubstr("more than the longest completion (512)"));
   EXPECT_THAT(check_error({"rollout.stop=[\"x\"]", "rollout.ignore_eos=true"}), HasSubstr("keeps them from ending"));
+  EXPECT_THAT(check_error({"rollout.structured_outputs_regex=a", "rollout.ignore_eos=true"}),
+              HasSubstr("keeps them from ending"));
+  EXPECT_THAT(check_error({"rollout.structured_outputs_regex=''"}), HasSubstr("is empty"));
+  EXPECT_THAT(check_error({"rollout.structured_outputs_regex=a", "rollout.filtered_log_probs=true", "rollout.top_k=5"}),
+              HasSubstr("does not work with 'rollout.structured_outputs_regex'"));
+  EXPECT_THAT(check_error({"rollout.structured_outputs_regex=a", "rollout.over_sampling=1.5"}),
+              HasSubstr("'rollout.structured_outputs_regex' needs whole completions"));
   EXPECT_THAT(check_error({"rollout.dtype=bfloat16", "model.dtype=float64"}),
               HasSubstr("Only a float32 model can sample in another format"));
   EXPECT_EQ(check_error({"rollout.dtype=bfloat16", "rollout.deterministic=true"}), "ok");

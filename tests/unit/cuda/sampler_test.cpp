@@ -109,6 +109,7 @@ void check_sampler(size_t vocab, bool has_equals, const MortiseCudaDraw& setting
 // What the kernel is given of a row, as core/generate/device/device_history.h makes it.
 struct EditedRow {
   std::vector<int32_t> seen, tail, words, ends;
+  std::vector<uint32_t> allowed = {};  // tokens of a pattern; empty: all
 
   MortiseCudaEdits view(const Sampling& params, bool bars_ends) {
     return {params.penalises() ? seen.data() : nullptr,
@@ -120,7 +121,8 @@ struct EditedRow {
             params.frequency_penalty,
             static_cast<int32_t>(tail.size()),
             static_cast<int32_t>(params.bad_words.size()),
-            bars_ends ? static_cast<int32_t>(ends.size()) : 0};
+            bars_ends ? static_cast<int32_t>(ends.size()) : 0,
+            allowed.empty() ? nullptr : allowed.data()};
   }
 };
 
@@ -139,13 +141,14 @@ EditedRow edited_row(const Sampling& params, const std::vector<int64_t>& prompt,
 
 // The host's own history of each row tells which logits change.
 void check_edits(const std::vector<float>& logits, size_t vocab, const std::vector<std::vector<int64_t>>& prompts,
-                 const std::vector<Sampling>& params) {
+                 const std::vector<Sampling>& params, const std::vector<std::vector<uint32_t>>& allowed) {
   const size_t rows = params.size();
   std::vector<TokenHistory> histories(rows);
   std::vector<EditedRow> kept;
   for (size_t r = 0; r < rows; ++r) {
     histories[r].start(params[r], prompts[r]);
     kept.push_back(edited_row(params[r], prompts[r], vocab));
+    kept.back().allowed = allowed[r];
   }
   for (int64_t step = 0; step < 3; ++step) {
     std::vector<MortiseCudaEdits> edits;
@@ -175,6 +178,8 @@ void check_edits(const std::vector<float>& logits, size_t vocab, const std::vect
         if (params[r].penalises()) logit = penalised(logit, seen, params[r]);
       }
       for (const int64_t id : changes.barred) row[static_cast<size_t>(id)] = -std::numeric_limits<float>::infinity();
+      for (size_t id = 0; id < vocab && !allowed[r].empty(); ++id)
+        if ((allowed[r][id / 32] >> (id % 32) & 1U) == 0) row[id] = -std::numeric_limits<float>::infinity();
       drawn[r].log_prob =
           static_cast<float>((double(row[static_cast<size_t>(drawn[r].id)]) - double(*std::ranges::max_element(row))) *
                                  double(draws[r].inverse_temperature) -
@@ -231,9 +236,10 @@ TEST(CudaSampler, DrawsTheTokensOfAFullSort) {
   check_sampler(20000, true, settings[4]);
 }
 
-// Rows with penalties, with barred tokens of each kind, with none, and with all of them; each row draws three times.
+// Rows with penalties, with barred tokens of each kind, with none, with all of them, and with what a pattern allows; each row
+// draws three times.
 TEST(CudaSampler, EditsAreThoseOfTheHost) {
-  constexpr size_t kRows = 5, kVocab = 600;
+  constexpr size_t kRows = 7, kVocab = 600;
   const auto vocab = static_cast<int64_t>(kVocab);
   const std::vector<float> logits = normal(kRows * kVocab, 2, 9);
   std::vector<std::vector<int64_t>> prompts;
@@ -254,7 +260,14 @@ TEST(CudaSampler, EditsAreThoseOfTheHost) {
   params[4].ignore_eos = true;
   for (int64_t id = 0; id < vocab; id += 3) params[4].bad_words.push_back({id});
   for (int64_t id = 0; id < vocab; id += 2) params[4].bad_words.push_back({prompts[4].back(), id});  // only at first
-  in_three_orders([&] { check_edits(logits, kVocab, prompts, params); });
+  std::vector<std::vector<uint32_t>> allowed(kRows);
+  for (const size_t r : {5, 6}) {
+    allowed[r].assign((kVocab + 31) / 32, 0);
+    for (size_t id = r; id < kVocab; id += r == 5 ? 97 : 5) allowed[r][id / 32] |= 1U << (id % 32);
+  }
+  params[6] = params[0];
+  params[6].bad_words = {{6}, {prompts[6].back(), 11}};
+  in_three_orders([&] { check_edits(logits, kVocab, prompts, params, allowed); });
 }
 
 TEST(CudaSampler, TheLikeliestTokensAreInOrder) {

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "support/golden_models.h"
+#include "unit/generate/char_tokenizer.h"
 #include "unit/generate/device_kernels_fixture.h"
 
 namespace mortise {
@@ -279,6 +280,38 @@ TEST_P(DeviceDecodeTest, PenaltiesAndBarredTokensAreThoseOfTheNativeEngine) {
     const Sequences got = run_all(*make_engine(model, options), requests);
     expect_same(got, want, 5e-5F, "edits");
     expect_same_top(got, want);
+  }
+}
+
+// Patterns next to requests without one, with bars that they win over, and with few slots.
+TEST_F(DeviceKernelsTest, PatternsAreThoseOfTheHost) {
+  const test::UseRecordedGraphs graphs;
+  const Tokenizer tokenizer = char_tokenizer();
+  Model model = tiny_model();
+  std::vector<GenerateRequest> requests;
+  for (int64_t i = 1; i < 9; ++i) {
+    SamplingParams params = i % 4 == 0 ? SamplingParams() : guided(i % 2 == 0 ? "[a-f]{2,9}" : R"((\d\d,){1,4}\d\d)");
+    params.max_new_tokens = 14;
+    params.stop_ids = {1};
+    params.temperature = i == 1 ? 0.0 : 1.1;
+    if (i == 2) params.repetition_penalty = 1.4;
+    if (i == 3) params.top_k = 3;
+    if (i == 5) params.min_new_tokens = 13;
+    if (i == 6) params.bad_words = {{67}, {68, 69}};
+    requests.push_back(make_request(i, {i, 20, 30}, 2, params));
+    requests.back().num_top_log_probs = i % 3;
+  }
+  EngineOptions options;
+  options.tokenizer = &tokenizer;
+  const Sequences want = run_all(*make_engine(model, options), requests);
+  move_to_device(model);
+  for (const int64_t max_num_seqs : {3, 256}) {
+    test::RecordedGraphs::reset();
+    options.max_num_seqs = max_num_seqs;
+    const Sequences got = run_all(*make_engine(model, options), requests);
+    expect_same(got, want, 5e-5F, "patterns");
+    expect_same_top(got, want);
+    EXPECT_GT(test::RecordedGraphs::counts().replays, 0);
   }
 }
 

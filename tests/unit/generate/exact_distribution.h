@@ -65,6 +65,7 @@ inline Probabilities exact_distribution(std::span<const float> logits, const Sam
     x -= seen.count > 0 ? params.presence_penalty : 0.0;
   }
   for (const int64_t id : edits.barred) p.erase(id);
+  std::erase_if(p, [&](const auto& entry) { return !edits.allows(entry.first); });
   double top = -std::numeric_limits<double>::infinity();
   for (const auto& [id, x] : p) top = std::max(top, x);
   for (auto& [id, x] : p) x = std::exp((x - top) / params.temperature);

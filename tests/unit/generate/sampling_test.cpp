@@ -44,6 +44,7 @@ struct Case {
   double presence = 0.0;
   double frequency = 0.0;
   size_t num_barred = 0;  // the likeliest one first
+  int64_t allows = 0;     // a pattern allows one of so many tokens, with whole chunks and none of others; 0: all
 };
 const Case kCases[] = {
     {.name = "plain"},
@@ -51,6 +52,11 @@ const Case kCases[] = {
     {.name = "cold", .temperature = 0.3},
     {.name = "barred", .num_barred = 2},
     {.name = "many_barred", .num_barred = 20},
+    {.name = "guided", .allows = 9},
+    {.name = "guided_and_barred", .temperature = 0.8, .num_barred = 2, .allows = 3},
+    {.name = "guided_top_k", .temperature = 1.2, .top_k = 4, .allows = 30},
+    {.name = "guided_top_p", .top_p = 0.8, .repetition = 1.3, .allows = 9},
+    {.name = "guided_greedy", .temperature = 0.0, .allows = 50},
     {.name = "top_k", .temperature = 0.9, .top_k = 7},
     {.name = "top_p", .temperature = 1.1, .top_p = 0.7},
     {.name = "min_p", .temperature = 1.2, .min_p = 0.1},
@@ -115,10 +121,19 @@ struct OwnedEdits {
     std::ranges::sort(order, std::greater<>(), [&](int64_t id) { return logits[static_cast<size_t>(id)]; });
     for (size_t i = 0; i < c.num_barred && i + 1 < order.size(); ++i)
       barred.push_back(i == 0 ? order[0] : order[order.size() / 2 - i % (order.size() / 2)]);
+    if (c.allows == 0) return;
+    allowed.assign((logits.size() + 63) / 64, 0);
+    for (int64_t id = 0; id < size; ++id) {
+      const int64_t chunk = id / kChunkLogits;
+      const bool is_allowed = chunk % 5 == 3 || (chunk % 5 != 2 && id * 7919 % 1009 % c.allows == 0);
+      const bool is_last = id == order.back();  // so that one is left
+      if (is_allowed || is_last) allowed[static_cast<size_t>(id / 64)] |= uint64_t{1} << (id % 64);
+    }
   }
-  [[nodiscard]] TokenEdits view() const { return {barred, seen}; }
+  [[nodiscard]] TokenEdits view() const { return {barred, seen, allowed}; }
   std::vector<SeenToken> seen;
   std::vector<int64_t> barred;
+  std::vector<uint64_t> allowed;
 };
 
 class SamplingCases : public testing::TestWithParam<Case> {};

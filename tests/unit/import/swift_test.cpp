@@ -277,6 +277,11 @@ swift rlhf \
   EXPECT_EQ(config.ranks.zero_stage, 2);
 }
 
+TEST(ImportSwift, PatternsGuideRollouts) {
+  const RunConfig config = swift(std::string(kBatch) + "--structured_outputs_regex '(yes|no)' ");
+  EXPECT_EQ(config.rollout.structured_outputs_regex, "(yes|no)");
+}
+
 TEST(ImportSwift, ServersBecomeTheBackend) {
   const std::string servers = std::string(kBatch) + "--use_vllm true --vllm_mode server ";
   RunConfig config = swift(servers + "--vllm_server_host gpu1 gpu2 --vllm_server_port 8000 8001");

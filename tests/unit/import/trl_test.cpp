@@ -359,6 +359,8 @@ TEST(ImportTrl, SamplingRewardsAndValidation) {
   EXPECT_EQ(config.rollout.min_new_tokens, 4);
   EXPECT_THAT(config.rollout.stop, ElementsAre("</s>"));
   EXPECT_FALSE(config.data.shuffle);
+  EXPECT_EQ(trl("vllm_structured_outputs_regex: '(yes|no)'").rollout.structured_outputs_regex, "(yes|no)");
+  EXPECT_EQ(trl("vllm_guided_decoding_regex: a+").rollout.structured_outputs_regex, "a+");
   EXPECT_THAT(import_error("trl", "generation_kwargs: {num_beams: 4}"), HasSubstr("generation_kwargs.num_beams"));
 
   config = trl("reward_funcs: [get_soft_overlong_punishment, my_lib.rewards.good]\nreward_weights: [0.5, 2]\n");

@@ -68,6 +68,18 @@ TEST(CompletionCallTest, DefaultsAreThoseOfTheApi) {
   EXPECT_TRUE(read_call(R"({"prompt": [5], "logit_bias": null, "echo": false, "whatever": null})").ok());
 }
 
+TEST(CompletionCallTest, PatternsAreTakenByEachOfTheirNames) {
+  const auto pattern = [](const std::string& fields) {
+    const auto call = read_call(R"({"prompt": [5], )" + fields + "}");
+    return call.ok() ? call->requests[0].sampling.regex : call.error().to_string();
+  };
+  EXPECT_EQ(pattern(R"("n": 1)"), "");
+  EXPECT_EQ(pattern(R"("guided_regex": "a+|b")"), "a+|b");
+  EXPECT_EQ(pattern(R"("structured_outputs": {"regex": "a+|b"})"), "a+|b");
+  EXPECT_EQ(pattern(R"("structured_outputs": {"choice": ["a.b", "c"], "json": null})"), "(a\\.b)|(c)");
+  EXPECT_EQ(pattern(R"("guided_choice": ["a", "[b]"])"), "(a)|(\\[b\\])");
+}
+
 TEST(CompletionCallTest, ATrainersRandomKeyIsTaken) {
   const auto call = read_call(R"({"prompt": [5], "mortise": {"seed": 18446744073709551615, "step": 3,
     "first_row_id": 40}})");
@@ -95,6 +107,15 @@ TEST(CompletionCallTest, WhatCannotBeObeyedIsRefusedByName) {
       {R"({"prompt": [5], "logit_bias": {"5": 1}})", "'logit_bias' is not supported"},
       {R"({"prompt": [5], "prompt_logprobs": 1})", "'prompt_logprobs' is not supported"},
       {R"({"prompt": [5], "response_format": {"type": "json_object"}})", "'response_format'"},
+      {R"({"prompt": [5], "response_format": {"type": "json_object"}})", "guided by regular expressions"},
+      {R"({"prompt": [5], "guided_json": {"type": "object"}})", "'guided_json' is not supported"},
+      {R"({"prompt": [5], "guided_regex": ""})", "'guided_regex' is empty"},
+      {R"({"prompt": [5], "guided_choice": []})", "'guided_choice' must be a list of texts"},
+      {R"({"prompt": [5], "guided_regex": "a", "guided_choice": ["a"]})", "more than one pattern"},
+      {R"({"prompt": [5], "structured_outputs": "a"})", "'structured_outputs' must be an object"},
+      {R"({"prompt": [5], "structured_outputs": {}})", "must have \"regex\" or \"choice\""},
+      {R"({"prompt": [5], "structured_outputs": {"grammar": "root ::= a"}})", "'grammar' is not supported"},
+      {R"({"prompt": [5], "structured_outputs": {"regexp": "a"}})", "must have"},
       {R"({"prompt": [5], "stop": 5})", "'stop' must be a text or a list of texts"},
       {R"({"prompt": "\u00e4", "logprobs": 5000})", "'logprobs'"},
       {R"([])", "must be a JSON object"},
@@ -115,6 +136,7 @@ TEST(CompletionCallTest, AFolderWithoutTokenizerTakesIds) {
   EXPECT_EQ(read(R"({"prompt": [5]})"), "");
   EXPECT_THAT(read(R"({"prompt": "a"})"), HasSubstr("no tokenizer"));
   EXPECT_THAT(read(R"({"prompt": [5], "stop": "a"})"), HasSubstr("tokenizer"));
+  EXPECT_THAT(read(R"({"prompt": [5], "guided_regex": "a"})"), HasSubstr("tokenizer"));
 }
 
 }  // namespace
