@@ -75,21 +75,35 @@ TEST(Crash, InsideAStepTheRowsThatWaitedAreThere) {
   }
 }
 
-// The first update of a step reads what sampling has computed of its rows. A resume between the two makes it again.
-TEST(Crash, BeforeAnUpdateThatReusesSampling) {
-  const TinyTask task;
-  // Each step saves before its first update alone, and many updates leave time for the kill.
-  const std::vector<std::string> settings{
+// Each step saves before its first update alone, and many updates leave time for the kill.
+std::vector<std::string> reuses_sampling(const std::vector<std::string>& changes = {}) {
+  std::vector<std::string> settings{
       "trainer.save_freq_updates=1000", "trainer.save_freq=-1", "trainer.total_training_steps=4",
       "actor.ppo_mini_batch_size=4",    "actor.ppo_epochs=30",  "data.max_response_length=6"};
-  const Path straight = task.path() / "straight";
-  ASSERT_EQ(task.mortise("train", "straight", settings).code, 0);
-  const auto expected = bits_of_run(straight, 4);
+  settings.insert(settings.end(), changes.begin(), changes.end());
+  return settings;
+}
+
+// The first update of a step reads what sampling has computed of its rows. A resume between the two makes it again.
+// "straight" and "killed" are then there.
+void expect_resume_before_an_update(const TinyTask& task, const std::vector<std::string>& settings) {
+  const Outcome straight = task.mortise("train", "straight", settings);
+  ASSERT_EQ(straight.code, 0) << straight.output;
+  const auto expected = bits_of_run(task.path() / "straight", 4);
   ASSERT_TRUE(is_killed_inside_step_3(task, "killed", settings, "0")) << "no kill was fast enough";
   const Outcome resumed = task.mortise("train", "killed", settings);
   ASSERT_EQ(resumed.code, 0) << resumed.output;
   EXPECT_NE(resumed.output.find("killed/unfinished_step_3_update_0"), std::string::npos) << resumed.output;
+  EXPECT_NE(resumed.output.find("decodes the tokens of"), std::string::npos) << resumed.output;
   expect_same_bits(bits_of_run(task.path() / "killed", 4), expected, "killed");
+}
+
+TEST(Crash, BeforeAnUpdateThatReusesSampling) {
+  const TinyTask task;
+  const std::vector<std::string> settings = reuses_sampling();
+  expect_resume_before_an_update(task, settings);
+  if (HasFailure()) return;
+  const Path straight = task.path() / "straight";
   // The update finds the log-probs of sampling.
   for (const Json& row : rows_of(straight / "metrics.jsonl"))
     EXPECT_LT(number_of(row, "training/rollout_probs_diff_max"), 1e-6);
@@ -108,6 +122,10 @@ TEST(Crash, BeforeAnUpdateThatReusesSampling) {
     const double want = value.get<double>();
     EXPECT_NEAR(number_of(a[0], key), want, 1e-5 * (1.0 + std::abs(want))) << key;
   }
+}
+
+TEST(Crash, BeforeAnUpdateThatReusesSamplingInBfloat16) {
+  expect_resume_before_an_update(TinyTask(), reuses_sampling({"model.dtype=bfloat16"}));
 }
 
 }  // namespace

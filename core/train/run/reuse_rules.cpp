@@ -56,10 +56,12 @@ std::optional<std::string> why_not_on_ranks(const RunConfig& config) {
 
 // The sampler and the update compute in different ways.
 std::optional<std::string> why_other_numbers(const RunConfig& config, const ModelConfig& model, bool by_operators) {
+  // It rounds the matrices of a model that trains in float32.
+  const bool rounds_copy = config.model.dtype == ModelDtype::kFloat32 && config.rollout.dtype == DecodeDtype::kBfloat16;
   const Reason reasons[] = {
       {by_operators, "the model is on a GPU"},
-      {config.model.dtype != ModelDtype::kFloat32, "model.dtype is not float32"},
-      {config.rollout.dtype == DecodeDtype::kBfloat16, "rollout.dtype is bfloat16"},
+      {config.model.dtype == ModelDtype::kFloat64, "model.dtype is float64"},
+      {rounds_copy, "rollout.dtype is bfloat16 and model.dtype is not"},
       {config.rollout.kernels == DecodeKernels::kPlain, "rollout.kernels is plain"},
       {config.model.layers == LayerPasses::kPlain, "model.layers is plain"},
       {config.model.trains_adapter(), "the run trains an adapter"},

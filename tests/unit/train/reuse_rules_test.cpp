@@ -35,7 +35,7 @@ TEST(ReuseRules, EveryReasonIsNamed) {
       {"use_pf_ppo", [](RunConfig& c) { c.algorithm.use_pf_ppo = true; }},
       {"several mini-batches", [](RunConfig& c) { c.actor.ppo_mini_batch_size = c.data.train_batch_size / 2; }},
       {"model.dtype", [](RunConfig& c) { c.model.dtype = ModelDtype::kFloat64; }},
-      {"rollout.dtype", [](RunConfig& c) { c.rollout.dtype = DecodeDtype::kBfloat16; }},
+      {"rollout.dtype is bfloat16 and", [](RunConfig& c) { c.rollout.dtype = DecodeDtype::kBfloat16; }},
       {"rollout.kernels", [](RunConfig& c) { c.rollout.kernels = DecodeKernels::kPlain; }},
       {"model.layers", [](RunConfig& c) { c.model.layers = LayerPasses::kPlain; }},
       {"adapter", [](RunConfig& c) { c.model.lora_rank = 2; }},
@@ -48,6 +48,12 @@ TEST(ReuseRules, EveryReasonIsNamed) {
     ASSERT_TRUE(said) << reason;
     EXPECT_NE(said->find(reason), std::string::npos) << *said;
     EXPECT_EQ(reuse_line(said), "# update: runs its own forward pass, because " + *said + "\n");
+  }
+  for (const DecodeDtype sampler : {DecodeDtype::kAuto, DecodeDtype::kBfloat16}) {
+    RunConfig rounded = one_mini_batch();
+    rounded.model.dtype = ModelDtype::kBfloat16;
+    rounded.rollout.dtype = sampler;
+    EXPECT_EQ(why_not_reused(rounded, model, 1, false), std::nullopt);
   }
   EXPECT_NE(why_not_reused(one_mini_batch(), model, 1, true)->find("GPU"), std::string::npos);
   EXPECT_NE(why_not_reused(one_mini_batch(), moe_config(), 1, false)->find("experts"), std::string::npos);
