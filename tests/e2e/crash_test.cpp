@@ -124,6 +124,10 @@ TEST(Crash, BeforeAnUpdateThatReusesSampling) {
   }
 }
 
+TEST(Crash, BeforeAnUpdateOfAnAdapterThatReusesSampling) {
+  expect_resume_before_an_update(TinyTask(), reuses_sampling({"model.lora_rank=2"}));
+}
+
 TEST(Crash, BeforeAnUpdateThatReusesSamplingInBfloat16) {
   expect_resume_before_an_update(TinyTask(), reuses_sampling({"model.dtype=bfloat16"}));
 }

@@ -99,6 +99,7 @@ INSTANTIATE_TEST_SUITE_P(
     Runs, Memory,
     testing::Values(MemoryCase{"float32_with_a_reference", "actor.use_kl_loss=true"},
                     MemoryCase{"bfloat16_with_a_critic", "model.dtype=bfloat16 algorithm.adv_estimator=gae"},
+                    MemoryCase{"float32_with_an_adapter", "model.lora_rank=8"},
                     // A checkpoint holds the masters of both models next to their bfloat16 weights.
                     MemoryCase{"bfloat16_in_files",
                                "model.dtype=bfloat16 algorithm.adv_estimator=gae "

@@ -55,16 +55,16 @@ std::optional<std::string> why_not_on_ranks(const RunConfig& config) {
 }
 
 // The sampler and the update compute in different ways.
-std::optional<std::string> why_other_numbers(const RunConfig& config, const ModelConfig& model, bool by_operators) {
+std::optional<std::string> why_other_numbers(const RunConfig& config, const ModelConfig& model, const RunFacts& facts) {
   // It rounds the matrices of a model that trains in float32.
   const bool rounds_copy = config.model.dtype == ModelDtype::kFloat32 && config.rollout.dtype == DecodeDtype::kBfloat16;
   const Reason reasons[] = {
-      {by_operators, "the model is on a GPU"},
+      {facts.by_operators, "the model is on a GPU"},
       {config.model.dtype == ModelDtype::kFloat64, "model.dtype is float64"},
       {rounds_copy, "rollout.dtype is bfloat16 and model.dtype is not"},
       {config.rollout.kernels == DecodeKernels::kPlain, "rollout.kernels is plain"},
       {config.model.layers == LayerPasses::kPlain, "model.layers is plain"},
-      {config.model.trains_adapter(), "the run trains an adapter"},
+      {facts.lora_dropout > 0, "the adapter has dropout in updates"},
       {config.model.enable_gradient_checkpointing, "model.enable_gradient_checkpointing is on"},
       {model.num_expert_layers() > 0, "the model has experts"},
       {model.sandwich_norm, "the model has norms behind attention and MLP"},
@@ -83,16 +83,15 @@ double sampled_bytes(const RunConfig& config, const ModelConfig& model) {
   return static_cast<double>(sampled_tokens(config)) * static_cast<double>(SampledForward::bytes_per_token(model));
 }
 
-std::optional<std::string> why_not_reused(const RunConfig& config, const ModelConfig& model, int num_ranks,
-                                          bool by_operators) {
+std::optional<std::string> why_not_reused(const RunConfig& config, const ModelConfig& model, const RunFacts& facts) {
   const int64_t budget_mib = config.rollout.reuse_forward_mib;
   if (budget_mib == 0) return "rollout.reuse_forward_mib is 0";
-  if (num_ranks > 1) {
+  if (facts.num_ranks > 1) {
     if (auto reason = why_not_on_ranks(config)) return reason;
   }
   if (config.trainer.deterministic) return "trainer.deterministic is on";
   if (auto reason = why_other_rows(config)) return reason;
-  if (auto reason = why_other_numbers(config, model, by_operators)) return reason;
+  if (auto reason = why_other_numbers(config, model, facts)) return reason;
   const double mib = sampled_bytes(config, model) / (1 << 20);
   if (mib <= static_cast<double>(budget_mib)) return std::nullopt;
   return fmt::format("it takes up to {:.0f} MiB, and rollout.reuse_forward_mib is {}", mib, budget_mib);

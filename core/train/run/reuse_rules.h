@@ -1,5 +1,5 @@
 // Whether the first update of a step reads what sampling has computed of its rows (model/layers/sampled_forward.h). The
-// configuration and the model alone decide, so that a resume decides alike. Thread rule: pure functions.
+// configuration, the model and its adapter alone decide, so that a resume decides alike. Thread rule: pure functions.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,16 @@ namespace mortise {
 // Bytes of what is kept of them.
 [[nodiscard]] double sampled_bytes(const RunConfig& config, const ModelConfig& model);
 
+// What the configuration does not say.
+struct RunFacts {
+  int num_ranks = 1;
+  bool by_operators = false;  // the model is on a GPU
+  double lora_dropout = 0.0;  // the dropout of the adapter that is trained
+};
+
 // Why it does not, as the end of a sentence that begins with "because"; nothing: it does.
 [[nodiscard]] std::optional<std::string> why_not_reused(const RunConfig& config, const ModelConfig& model,
-                                                        int num_ranks, bool by_operators);
+                                                        const RunFacts& facts);
 // The line of `--dry-run` about it.
 [[nodiscard]] std::string reuse_line(const std::optional<std::string>& why_not);
 

@@ -2,26 +2,11 @@
 // same numbers, but for those that a last bit of a float32 sum rounds the other way.
 #include <ATen/core/grad_mode.h>
 
-#include <algorithm>
-#include <cmath>
-
 #include "support/golden_models.h"
 #include "unit/generate/sampled_rows.h"
 
 namespace mortise {
 namespace {
-
-// The relative distance of all gradients together.
-double distance_of_all(const PassResult& got, const PassResult& want) {
-  double difference = 0, size = 0;
-  EXPECT_EQ(got.gradients.size(), want.gradients.size());
-  for (const auto& [name, gradient] : want.gradients) {
-    const double own = distance(got.gradients.at(name), gradient), norm = gradient.norm().item<double>();
-    difference += own * own * norm * norm;
-    size += norm * norm;
-  }
-  return std::sqrt(difference / size);
-}
 
 // Rounding to bfloat16 moves the gradient away from that of a float32 model. A last bit may turn a rounding over, and all
 // that follows then rounds other numbers. So the distance of the two passes has no small bound, but both have the same

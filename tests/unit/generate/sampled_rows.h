@@ -6,6 +6,7 @@
 #include <ATen/ops/ones.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "generate/decode/given_tokens.h"
 #include "model/layers/select_rows.h"
@@ -114,6 +115,18 @@ inline PassResult run_pass(Model& model, const PackedBatch& packed, const Forwar
 
 inline double distance(const at::Tensor& a, const at::Tensor& b) {
   return (a - b).norm().item<double>() / std::max(1e-12, b.norm().item<double>());
+}
+
+// The relative distance of all gradients together.
+inline double distance_of_all(const PassResult& got, const PassResult& want) {
+  double difference = 0, size = 0;
+  EXPECT_EQ(got.gradients.size(), want.gradients.size());
+  for (const auto& [name, gradient] : want.gradients) {
+    const double own = distance(got.gradients.at(name), gradient), norm = gradient.norm().item<double>();
+    difference += own * own * norm * norm;
+    size += norm * norm;
+  }
+  return std::sqrt(difference / size);
 }
 
 inline void expect_near(const PassResult& got, const PassResult& want, double tolerance, const std::string& where) {

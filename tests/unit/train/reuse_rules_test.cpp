@@ -21,7 +21,7 @@ RunConfig one_mini_batch() {
 
 TEST(ReuseRules, EveryReasonIsNamed) {
   const ModelConfig model = tiny_model(1).config();
-  EXPECT_EQ(why_not_reused(one_mini_batch(), model, 1, false), std::nullopt);
+  EXPECT_EQ(why_not_reused(one_mini_batch(), model, {}), std::nullopt);
   const std::vector<std::pair<std::string, std::function<void(RunConfig&)>>> cases = {
       {"reuse_forward_mib is 0", [](RunConfig& c) { c.rollout.reuse_forward_mib = 0; }},
       {"trainer.deterministic", [](RunConfig& c) { c.trainer.deterministic = true; }},
@@ -38,28 +38,31 @@ TEST(ReuseRules, EveryReasonIsNamed) {
       {"rollout.dtype is bfloat16 and", [](RunConfig& c) { c.rollout.dtype = DecodeDtype::kBfloat16; }},
       {"rollout.kernels", [](RunConfig& c) { c.rollout.kernels = DecodeKernels::kPlain; }},
       {"model.layers", [](RunConfig& c) { c.model.layers = LayerPasses::kPlain; }},
-      {"adapter", [](RunConfig& c) { c.model.lora_rank = 2; }},
       {"gradient_checkpointing", [](RunConfig& c) { c.model.enable_gradient_checkpointing = true; }},
   };
   for (const auto& [reason, change] : cases) {
     RunConfig config = one_mini_batch();
     change(config);
-    const std::optional<std::string> said = why_not_reused(config, model, 1, false);
+    const std::optional<std::string> said = why_not_reused(config, model, {});
     ASSERT_TRUE(said) << reason;
     EXPECT_NE(said->find(reason), std::string::npos) << *said;
     EXPECT_EQ(reuse_line(said), "# update: runs its own forward pass, because " + *said + "\n");
   }
+  RunConfig adapted = one_mini_batch();
+  adapted.model.lora_rank = 2;
+  EXPECT_EQ(why_not_reused(adapted, model, {}), std::nullopt);
+  EXPECT_NE(why_not_reused(adapted, model, {.lora_dropout = 0.1})->find("dropout"), std::string::npos);
   for (const DecodeDtype sampler : {DecodeDtype::kAuto, DecodeDtype::kBfloat16}) {
     RunConfig rounded = one_mini_batch();
     rounded.model.dtype = ModelDtype::kBfloat16;
     rounded.rollout.dtype = sampler;
-    EXPECT_EQ(why_not_reused(rounded, model, 1, false), std::nullopt);
+    EXPECT_EQ(why_not_reused(rounded, model, {}), std::nullopt);
   }
-  EXPECT_NE(why_not_reused(one_mini_batch(), model, 1, true)->find("GPU"), std::string::npos);
-  EXPECT_NE(why_not_reused(one_mini_batch(), moe_config(), 1, false)->find("experts"), std::string::npos);
+  EXPECT_NE(why_not_reused(one_mini_batch(), model, {.by_operators = true})->find("GPU"), std::string::npos);
+  EXPECT_NE(why_not_reused(one_mini_batch(), moe_config(), {})->find("experts"), std::string::npos);
   ModelConfig sandwich = model;
   sandwich.sandwich_norm = true;
-  EXPECT_NE(why_not_reused(one_mini_batch(), sandwich, 1, false)->find("norms"), std::string::npos);
+  EXPECT_NE(why_not_reused(one_mini_batch(), sandwich, {})->find("norms"), std::string::npos);
 }
 
 TEST(ReuseRules, RanksDoItIfEachHasAllWeightsAndWholeRows) {
@@ -67,7 +70,7 @@ TEST(ReuseRules, RanksDoItIfEachHasAllWeightsAndWholeRows) {
   const auto why_not = [&](const std::function<void(RunConfig&)>& change) {
     RunConfig config = one_mini_batch();
     change(config);
-    return why_not_reused(config, model, 4, false);
+    return why_not_reused(config, model, {.num_ranks = 4});
   };
   for (const int64_t stage : {0, 1, 2})
     EXPECT_EQ(why_not([&](RunConfig& c) { c.ranks.zero_stage = stage; }), std::nullopt) << stage;
@@ -100,10 +103,10 @@ TEST(ReuseRules, TheLongestRowsMustFit) {
   model.num_layers = 100;
   const double mib = sampled_bytes(config, model) / (1 << 20);
   config.rollout.reuse_forward_mib = static_cast<int64_t>(mib) + 1;
-  EXPECT_EQ(why_not_reused(config, model, 1, false), std::nullopt);
+  EXPECT_EQ(why_not_reused(config, model, {}), std::nullopt);
   model.num_layers = 400;
   ASSERT_GT(sampled_bytes(config, model), static_cast<double>(config.rollout.reuse_forward_mib << 20));
-  EXPECT_NE(why_not_reused(config, model, 1, false)->find("it takes up to"), std::string::npos);
+  EXPECT_NE(why_not_reused(config, model, {})->find("it takes up to"), std::string::npos);
 }
 
 }  // namespace
