@@ -38,7 +38,9 @@ std::optional<std::string> why_other_rows(const RunConfig& config) {
       {algorithm.replay_buffer.enable, "algorithm.replay_buffer is on"},
       {algorithm.use_pf_ppo, "algorithm.use_pf_ppo draws other rows"},
       {plan.carries_rows, "actor.carry_rows is on"},
-      {plan.rows_per_update != plan.rows_per_step, "a step has several mini-batches"},
+      // Only the first one reads them, so little is gained without the pass for old_log_prob, which reads all rows.
+      {plan.rows_per_update != plan.rows_per_step && algorithm.rollout_correction.bypass_mode,
+       "a step has several mini-batches, and algorithm.rollout_correction.bypass_mode is on"},
   };
   return first_of(reasons);
 }
@@ -58,9 +60,12 @@ std::optional<std::string> why_not_on_ranks(const RunConfig& config) {
 std::optional<std::string> why_other_numbers(const RunConfig& config, const ModelConfig& model, const RunFacts& facts) {
   // It rounds the matrices of a model that trains in float32.
   const bool rounds_copy = config.model.dtype == ModelDtype::kFloat32 && config.rollout.dtype == DecodeDtype::kBfloat16;
+  // Later updates would compare log-probs that round other numbers with those of sampling.
+  const bool compares = config.model.dtype == ModelDtype::kBfloat16 && plan_batches(config).updates_per_step > 1;
   const Reason reasons[] = {
       {facts.by_operators, "the model is on a GPU"},
       {config.model.dtype == ModelDtype::kFloat64, "model.dtype is float64"},
+      {compares, "model.dtype is bfloat16 and a step has several updates"},
       {rounds_copy, "rollout.dtype is bfloat16 and model.dtype is not"},
       {config.rollout.kernels == DecodeKernels::kPlain, "rollout.kernels is plain"},
       {config.model.layers == LayerPasses::kPlain, "model.layers is plain"},

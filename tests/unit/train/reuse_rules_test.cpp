@@ -33,7 +33,16 @@ TEST(ReuseRules, EveryReasonIsNamed) {
       {"filter_groups", [](RunConfig& c) { c.algorithm.filter_groups.enable = true; }},
       {"replay_buffer", [](RunConfig& c) { c.algorithm.replay_buffer.enable = true; }},
       {"use_pf_ppo", [](RunConfig& c) { c.algorithm.use_pf_ppo = true; }},
-      {"several mini-batches", [](RunConfig& c) { c.actor.ppo_mini_batch_size = c.data.train_batch_size / 2; }},
+      {"bypass_mode",
+       [](RunConfig& c) {
+         c.actor.ppo_mini_batch_size = c.data.train_batch_size / 2;
+         c.algorithm.rollout_correction.bypass_mode = true;
+       }},
+      {"several updates",
+       [](RunConfig& c) {
+         c.model.dtype = ModelDtype::kBfloat16;
+         c.actor.ppo_epochs = 2;
+       }},
       {"model.dtype", [](RunConfig& c) { c.model.dtype = ModelDtype::kFloat64; }},
       {"rollout.dtype is bfloat16 and", [](RunConfig& c) { c.rollout.dtype = DecodeDtype::kBfloat16; }},
       {"rollout.kernels", [](RunConfig& c) { c.rollout.kernels = DecodeKernels::kPlain; }},
@@ -48,6 +57,9 @@ TEST(ReuseRules, EveryReasonIsNamed) {
     EXPECT_NE(said->find(reason), std::string::npos) << *said;
     EXPECT_EQ(reuse_line(said), "# update: runs its own forward pass, because " + *said + "\n");
   }
+  RunConfig several = one_mini_batch();
+  several.actor.ppo_mini_batch_size = several.data.train_batch_size / 4;
+  EXPECT_EQ(why_not_reused(several, model, {}), std::nullopt);
   RunConfig adapted = one_mini_batch();
   adapted.model.lora_rank = 2;
   EXPECT_EQ(why_not_reused(adapted, model, {}), std::nullopt);
