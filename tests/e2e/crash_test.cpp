@@ -146,5 +146,22 @@ TEST(Crash, BeforeTheFirstOfSeveralUpdatesThatReusesSampling) {
   expect_same_numbers_without_reuse(task, settings, 240);
 }
 
+// Groups stay from several generation batches, and some wait for the next step, whose weights are others.
+TEST(Crash, BeforeAnUpdateOfFilteredGroupsThatReusesSampling) {
+  const TinyTask task;
+  const std::vector<std::string> settings =
+      reuses_sampling({"algorithm.filter_groups.enable=true", "data.gen_batch_size=3"});
+  expect_resume_before_an_update(task, settings);
+  if (HasFailure()) return;
+  double num_batches = 0, num_carried = 0;
+  for (const Json& row : rows_of(task.path() / "straight" / "metrics.jsonl")) {
+    num_batches += number_of(row, "train/num_gen_batches");
+    num_carried += number_of(row, "training/filter_groups/carried");
+  }
+  EXPECT_GT(num_batches, 4);
+  EXPECT_GT(num_carried, 0);
+  expect_same_numbers_without_reuse(task, settings, 120);
+}
+
 }  // namespace
 }  // namespace mortise::test

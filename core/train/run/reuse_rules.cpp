@@ -34,7 +34,6 @@ std::optional<std::string> why_other_rows(const RunConfig& config) {
       {config.trainer.steps_ahead() > 0, "trainer.mode is not sync"},
       {config.rollout.over_sampling > 1, "rollout.over_sampling is above 1"},
       {config.rollout.multi_turn.enable, "rollout.multi_turn is on"},
-      {algorithm.filter_groups.enable, "algorithm.filter_groups is on"},
       {algorithm.replay_buffer.enable, "algorithm.replay_buffer is on"},
       {algorithm.use_pf_ppo, "algorithm.use_pf_ppo draws other rows"},
       {plan.carries_rows, "actor.carry_rows is on"},
@@ -52,6 +51,7 @@ std::optional<std::string> why_not_on_ranks(const RunConfig& config) {
       {config.actor.tensor_model_parallel_size > 1, "ranks share layers (actor.tensor_model_parallel_size)"},
       {config.rollout.tensor_model_parallel_size > 1, "ranks sample together (rollout.tensor_model_parallel_size)"},
       {config.ranks.zero_stage == 3, "ranks.zero_stage is 3"},
+      {config.algorithm.filter_groups.enable, "ranks share the groups of algorithm.filter_groups"},
   };
   return first_of(reasons);
 }
@@ -81,7 +81,15 @@ std::optional<std::string> why_other_numbers(const RunConfig& config, const Mode
 
 int64_t sampled_tokens(const RunConfig& config) {
   const BatchPlan plan = plan_batches(config);
-  return plan.prompts_per_step * config.data.max_prompt_length + plan.rows_per_step * (response_length(config) - 1);
+  const int64_t prompts = plan.prompts_per_step;
+  if (!config.algorithm.filter_groups.enable)
+    return prompts * config.data.max_prompt_length + plan.rows_per_step * (response_length(config) - 1);
+  return (prompts + config.data.gen_batch_size.value_or(prompts)) * sampled_group_tokens(config);
+}
+
+int64_t sampled_group_tokens(const RunConfig& config) {
+  if (!config.algorithm.filter_groups.enable) return 0;
+  return config.data.max_prompt_length + config.rollout.n * (response_length(config) - 1);
 }
 
 double sampled_bytes(const RunConfig& config, const ModelConfig& model) {

@@ -11,8 +11,11 @@
 
 namespace mortise {
 
-// Tokens of a step, at most: each prompt once, and what rows decode. A row's last token is not decoded.
+// Tokens of a step, at most: each prompt once, and what rows decode. A row's last token is not decoded. With
+// algorithm.filter_groups: of the groups that a step learns and those of a generation batch.
 [[nodiscard]] int64_t sampled_tokens(const RunConfig& config);
+// With algorithm.filter_groups the tokens of each group, at most; else 0. For SampledForward.
+[[nodiscard]] int64_t sampled_group_tokens(const RunConfig& config);
 
 // Bytes of what is kept of them.
 [[nodiscard]] double sampled_bytes(const RunConfig& config, const ModelConfig& model);

@@ -3,7 +3,6 @@
 #include "model/layers/sampled_forward.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -126,19 +125,6 @@ TEST(SampledForward, GradientsDoNotDependOnTheCut) {
               "groups");
   expect_near(gradient_of_cuts(model, rows, {{0, 14, 7}, {1, 2, 3, 4}, {5, 6, 8, 9}, {10, 11, 12, 13}}), whole, 1e-6,
               "rows");
-}
-
-void expect_same_bits(const SampledPass& got, const SampledPass& want, int64_t num_layers, const std::string& where) {
-  ASSERT_EQ(got.num_tokens(), want.num_tokens());
-  for (int64_t i = 0; i < num_layers; ++i) {
-    const SampledLayer a = got.layer(i), b = want.layer(i);
-    EXPECT_TRUE(at::equal(a.qkv_NQ, b.qkv_NQ)) << where;
-    EXPECT_TRUE(at::equal(a.attended_NA, b.attended_NA)) << where;
-    EXPECT_TRUE(at::equal(a.lse_Nh, b.lse_Nh)) << where;
-    EXPECT_TRUE(at::equal(a.mixed_NH, b.mixed_NH)) << where;
-    EXPECT_TRUE(at::equal(a.gate_up_N2I, b.gate_up_N2I)) << where;
-    EXPECT_TRUE(at::equal(a.out_NH, b.out_NH)) << where;
-  }
 }
 
 // Few rows at a time, one thread, small passes, other instruction sets' order of work; and from the tokens alone.

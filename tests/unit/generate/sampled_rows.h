@@ -3,6 +3,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
 
 #include <algorithm>
@@ -165,6 +166,20 @@ inline std::vector<int64_t> all_ids() {
   std::vector<int64_t> out;
   for (int64_t id = 0; id < kRequests * kSamples; ++id) out.push_back(id);
   return out;
+}
+
+inline void expect_same_bits(const SampledPass& got, const SampledPass& want, int64_t num_layers,
+                             const std::string& where) {
+  ASSERT_EQ(got.num_tokens(), want.num_tokens());
+  for (int64_t i = 0; i < num_layers; ++i) {
+    const SampledLayer a = got.layer(i), b = want.layer(i);
+    EXPECT_TRUE(at::equal(a.qkv_NQ, b.qkv_NQ)) << where;
+    EXPECT_TRUE(at::equal(a.attended_NA, b.attended_NA)) << where;
+    EXPECT_TRUE(at::equal(a.lse_Nh, b.lse_Nh)) << where;
+    EXPECT_TRUE(at::equal(a.mixed_NH, b.mixed_NH)) << where;
+    EXPECT_TRUE(at::equal(a.gate_up_N2I, b.gate_up_N2I)) << where;
+    EXPECT_TRUE(at::equal(a.out_NH, b.out_NH)) << where;
+  }
 }
 
 // What the cuts add up to, from the same gradient for each hidden state.

@@ -30,7 +30,6 @@ TEST(ReuseRules, EveryReasonIsNamed) {
       {"trainer.mode", [](RunConfig& c) { c.trainer.mode = TrainMode::kOneStepOff; }},
       {"over_sampling", [](RunConfig& c) { c.rollout.over_sampling = 1.5; }},
       {"multi_turn", [](RunConfig& c) { c.rollout.multi_turn.enable = true; }},
-      {"filter_groups", [](RunConfig& c) { c.algorithm.filter_groups.enable = true; }},
       {"replay_buffer", [](RunConfig& c) { c.algorithm.replay_buffer.enable = true; }},
       {"use_pf_ppo", [](RunConfig& c) { c.algorithm.use_pf_ppo = true; }},
       {"bypass_mode",
@@ -87,6 +86,7 @@ TEST(ReuseRules, RanksDoItIfEachHasAllWeightsAndWholeRows) {
   for (const int64_t stage : {0, 1, 2})
     EXPECT_EQ(why_not([&](RunConfig& c) { c.ranks.zero_stage = stage; }), std::nullopt) << stage;
   const std::vector<std::pair<std::string, std::function<void(RunConfig&)>>> cases = {
+      {"filter_groups", [](RunConfig& c) { c.algorithm.filter_groups.enable = true; }},
       {"ranks.zero_stage is 3", [](RunConfig& c) { c.ranks.zero_stage = 3; }},
       {"actor.ulysses_sequence_parallel_size", [](RunConfig& c) { c.actor.ulysses_sequence_parallel_size = 2; }},
       {"actor.tensor_model_parallel_size", [](RunConfig& c) { c.actor.tensor_model_parallel_size = 2; }},
@@ -107,6 +107,14 @@ TEST(ReuseRules, TheLongestRowsMustFit) {
   config.data.max_response_length = 4;
   config.rollout.n = 3;
   EXPECT_EQ(sampled_tokens(config), 2 * 5 + 6 * 3);
+  EXPECT_EQ(sampled_group_tokens(config), 0);
+  RunConfig filtered = config;
+  filtered.algorithm.filter_groups.enable = true;
+  EXPECT_EQ(sampled_group_tokens(filtered), 5 + 3 * 3);
+  EXPECT_EQ(sampled_tokens(filtered), (2 + 2) * 14);
+  filtered.data.gen_batch_size = 7;
+  EXPECT_EQ(sampled_tokens(filtered), (2 + 7) * 14);
+  EXPECT_EQ(why_not_reused(filtered, tiny_model(1).config(), {}), std::nullopt);
   const ModelConfig small = tiny_model(1).config();
   // One layer: q, k and v of 2 + 2 heads of 4, attention of 2 heads, 2 log-sum-exps, two residual streams of 8, gate and up
   // of 12 each; and an id of 8 bytes.
