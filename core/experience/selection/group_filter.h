@@ -52,7 +52,7 @@ class GroupFilter : public Stateful {
   int64_t step_ = 0;
   Experience carried_;                                        // rows that earlier steps left over
   Experience kept_;                                           // rows of this step so far, behind what was carried
-  std::vector<int64_t> sampled_rows_;                         // of kept_
+  std::vector<int64_t> sampled_rows_;                         // those of kept_
   int64_t num_batches_ = 0, num_dropped_ = 0, num_idle_ = 0;  // in this step; idle: prompts since one was kept
 };
 

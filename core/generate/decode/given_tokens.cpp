@@ -125,7 +125,7 @@ class GivenTokens {
 
   const ModelConfig& config_;
   SampledForward& store_;
-  int64_t next_ = 0, num_left_ = 0;  // of the slots that this group has taken
+  int64_t next_ = 0, num_left_ = 0;  // the slots that this group has taken and not used
   KvCache kv_;
   Team team_;
   PackedWeights weights_;

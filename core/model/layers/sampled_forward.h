@@ -1,12 +1,12 @@
 // What sampling has computed of a step's tokens, for the update that reads it instead of computing it again: in an update
 // with the weights that sampled, the forward pass gives the same numbers.
 //
-// Every token has a slot. The engine takes the slots of a prompt and of each of its samples one after the other and fills
-// them while it decodes. A pass over packed rows reads its tokens' slots in place where they lie side by side, else
-// copies. A token's numbers depend only on the tokens before it, bit for bit (generate/decode/forward.h), so they can be
-// made again from the tokens alone. If a step chooses among more groups than it learns from, each group has the same number
-// of slots, which others take when it is dropped. Memory: as bytes_per_token() says; slots that nobody fills take none. Thread rule:
-// one thread, except that the engine's threads write to different slots.
+// Every token has a slot. The engine takes the slots of a prompt and of each of its samples one after the other and
+// fills them while it decodes. A pass over packed rows reads its tokens' slots in place where they lie side by side,
+// else copies. A token's numbers depend only on the tokens before it, bit for bit (generate/decode/forward.h), so they
+// can be made again from the tokens alone. If a step chooses among more groups than it learns from, each group has the
+// same number of slots, which others take when it is dropped. Memory: as bytes_per_token() says; slots that nobody
+// fills take none. Thread rule: one thread, except that the engine's threads write to different slots.
 #pragma once
 
 #include <ATen/core/Tensor.h>
