@@ -75,39 +75,92 @@ TEST(Crash, InsideAStepTheRowsThatWaitedAreThere) {
   }
 }
 
-// The first update of a step reads what sampling has computed of its rows. A resume between the two makes it again.
-TEST(Crash, BeforeAnUpdateThatReusesSampling) {
-  const TinyTask task;
-  // Each step saves before its first update alone, and many updates leave time for the kill.
-  const std::vector<std::string> settings{
+// Each step saves before its first update alone, and many updates leave time for the kill.
+std::vector<std::string> reuses_sampling(const std::vector<std::string>& changes = {}) {
+  std::vector<std::string> settings{
       "trainer.save_freq_updates=1000", "trainer.save_freq=-1", "trainer.total_training_steps=4",
       "actor.ppo_mini_batch_size=4",    "actor.ppo_epochs=30",  "data.max_response_length=6"};
-  const Path straight = task.path() / "straight";
-  ASSERT_EQ(task.mortise("train", "straight", settings).code, 0);
-  const auto expected = bits_of_run(straight, 4);
+  settings.insert(settings.end(), changes.begin(), changes.end());
+  return settings;
+}
+
+// The first update of a step reads what sampling has computed of its rows. A resume between the two makes it again.
+// "straight" and "killed" are then there.
+void expect_resume_before_an_update(const TinyTask& task, const std::vector<std::string>& settings) {
+  const Outcome straight = task.mortise("train", "straight", settings);
+  ASSERT_EQ(straight.code, 0) << straight.output;
+  const auto expected = bits_of_run(task.path() / "straight", 4);
   ASSERT_TRUE(is_killed_inside_step_3(task, "killed", settings, "0")) << "no kill was fast enough";
   const Outcome resumed = task.mortise("train", "killed", settings);
   ASSERT_EQ(resumed.code, 0) << resumed.output;
   EXPECT_NE(resumed.output.find("killed/unfinished_step_3_update_0"), std::string::npos) << resumed.output;
+  EXPECT_NE(resumed.output.find("decodes the tokens of"), std::string::npos) << resumed.output;
   expect_same_bits(bits_of_run(task.path() / "killed", 4), expected, "killed");
-  // The update finds the log-probs of sampling.
-  for (const Json& row : rows_of(straight / "metrics.jsonl"))
-    EXPECT_LT(number_of(row, "training/rollout_probs_diff_max"), 1e-6);
-  // An update that computes everything itself has other last bits, and else the same numbers.
-  std::vector<std::string> own = settings;
-  own.emplace_back("rollout.reuse_forward_mib=0");
-  const Outcome computed = task.mortise("train", "own", own);
+}
+
+// Updates that compute everything themselves have other last bits, and else the same numbers.
+void expect_same_numbers_without_reuse(const TinyTask& task, std::vector<std::string> settings, size_t num_updates) {
+  const Path straight = task.path() / "straight", own = task.path() / "own";
+  settings.emplace_back("rollout.reuse_forward_mib=0");
+  const Outcome computed = task.mortise("train", "own", settings);
   ASSERT_EQ(computed.code, 0) << computed.output;
   const std::string model = "global_step_4/huggingface/model.safetensors";
-  EXPECT_NE(hash_of(task.path() / "own" / model), hash_of(straight / model));
-  const std::vector<Json> a = rows_of(straight / "updates.jsonl"), b = rows_of(task.path() / "own/updates.jsonl");
-  ASSERT_EQ(b.size(), 120U);
+  EXPECT_NE(hash_of(own / model), hash_of(straight / model));
+  const std::vector<Json> a = rows_of(straight / "updates.jsonl"), b = rows_of(own / "updates.jsonl");
+  ASSERT_EQ(b.size(), num_updates);
   ASSERT_EQ(a.size(), b.size());
   for (const auto& [key, value] : b[0].items()) {
     if (!value.is_number()) continue;
     const double want = value.get<double>();
     EXPECT_NEAR(number_of(a[0], key), want, 1e-5 * (1.0 + std::abs(want))) << key;
   }
+}
+
+TEST(Crash, BeforeAnUpdateThatReusesSampling) {
+  const TinyTask task;
+  const std::vector<std::string> settings = reuses_sampling();
+  expect_resume_before_an_update(task, settings);
+  if (HasFailure()) return;
+  const Path straight = task.path() / "straight";
+  // The update finds the log-probs of sampling.
+  for (const Json& row : rows_of(straight / "metrics.jsonl"))
+    EXPECT_LT(number_of(row, "training/rollout_probs_diff_max"), 1e-6);
+  expect_same_numbers_without_reuse(task, settings, 120);
+}
+
+TEST(Crash, BeforeAnUpdateOfAnAdapterThatReusesSampling) {
+  expect_resume_before_an_update(TinyTask(), reuses_sampling({"model.lora_rank=2"}));
+}
+
+// In bfloat16 the step has no other update, which leaves little time for the kill.
+TEST(Crash, BeforeAnUpdateThatReusesSamplingInBfloat16) {
+  expect_resume_before_an_update(TinyTask(), reuses_sampling({"model.dtype=bfloat16", "actor.ppo_epochs=1"}));
+}
+
+// The pass for old_log_prob reads the numbers of all rows, and the first update those of its own.
+TEST(Crash, BeforeTheFirstOfSeveralUpdatesThatReusesSampling) {
+  const TinyTask task;
+  const std::vector<std::string> settings = reuses_sampling({"actor.ppo_mini_batch_size=2"});
+  expect_resume_before_an_update(task, settings);
+  if (HasFailure()) return;
+  expect_same_numbers_without_reuse(task, settings, 240);
+}
+
+// Groups stay from several generation batches, and some wait for the next step, whose weights are others.
+TEST(Crash, BeforeAnUpdateOfFilteredGroupsThatReusesSampling) {
+  const TinyTask task;
+  const std::vector<std::string> settings =
+      reuses_sampling({"algorithm.filter_groups.enable=true", "data.gen_batch_size=3"});
+  expect_resume_before_an_update(task, settings);
+  if (HasFailure()) return;
+  double num_batches = 0, num_carried = 0;
+  for (const Json& row : rows_of(task.path() / "straight" / "metrics.jsonl")) {
+    num_batches += number_of(row, "train/num_gen_batches");
+    num_carried += number_of(row, "training/filter_groups/carried");
+  }
+  EXPECT_GT(num_batches, 4);
+  EXPECT_GT(num_carried, 0);
+  expect_same_numbers_without_reuse(task, settings, 120);
 }
 
 }  // namespace

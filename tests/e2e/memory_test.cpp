@@ -98,12 +98,14 @@ TEST(MemoryOfRanks, IsWhatADryRunSays) {
 INSTANTIATE_TEST_SUITE_P(
     Runs, Memory,
     testing::Values(MemoryCase{"float32_with_a_reference", "actor.use_kl_loss=true"},
-                    MemoryCase{"bfloat16_with_a_critic", "model.dtype=bfloat16 algorithm.adv_estimator=gae", false},
+                    MemoryCase{"bfloat16_with_a_critic", "model.dtype=bfloat16 algorithm.adv_estimator=gae"},
+                    MemoryCase{"float32_with_an_adapter", "model.lora_rank=8"},
                     // A checkpoint holds the masters of both models next to their bfloat16 weights.
                     MemoryCase{"bfloat16_in_files",
                                "model.dtype=bfloat16 algorithm.adv_estimator=gae "
                                "actor.use_kl_loss=true actor.optim.offload=file critic.optim.offload=file "
-                               "ref.offload=file trainer.save_freq=1 trainer.save_dtype=bfloat16 trainer.offload_dir=" +
+                               "ref.offload=file trainer.save_freq=1 trainer.save_dtype=bfloat16 "
+                               "rollout.reuse_forward_mib=0 trainer.offload_dir=" +
                                    std::string(MORTISE_BINARY_DIR),
                                false}),
     [](const auto& one) { return std::string(one.param.name); });

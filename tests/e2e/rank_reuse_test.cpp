@@ -50,6 +50,20 @@ TEST_F(RankReuse, UpdatesAreEqualToRounding) {
   }
 }
 
+// The first of several mini-batches has prompts that rank 0 has sampled, so rank 1 makes the numbers of its share again.
+TEST_F(RankReuse, TheFirstOfSeveralMiniBatches) {
+  std::vector<std::string> settings = reuses_sampling(2);
+  settings.emplace_back("actor.ppo_mini_batch_size=2");
+  run_alone("train", "alone", settings);
+  if (HasFailure()) return;
+  for (const std::string out : {"shared", "again"}) {
+    run_group(2, "train", out, settings);
+    if (HasFailure()) return;
+    expect_near_first_row(task_.path() / out, task_.path() / "alone", "updates.jsonl");
+  }
+  expect_same_bits(bits_of_run(task_.path() / "again", 2), bits_of_run(task_.path() / "shared", 2), "again");
+}
+
 // Rank 0 has short prompts and rank 1 long ones. If they begin one at a time, they take prompts of each other, and learn rows
 // that the other one has sampled.
 TEST_F(RankReuse, UpdatesDoNotDependOnWhoSampled) {

@@ -325,7 +325,8 @@ TEST(Run, UpdatesThatAreNotFiniteAreSkippedUpToALimit) {
 
 TEST(Run, LayersComputedAgainGiveTheSameBits) {
   const TaskFolder kept, again;
-  const std::string train = "train run.toml actor.ppo_mini_batch_size=8 trainer.total_training_steps=2 ";
+  const std::string train =
+      "train run.toml actor.ppo_mini_batch_size=8 trainer.total_training_steps=2 rollout.reuse_forward_mib=0 ";
   ASSERT_EQ(kept.mortise(train).code, 0);
   const Outcome outcome = again.mortise(train + "model.enable_gradient_checkpointing=true");
   ASSERT_EQ(outcome.code, 0) << outcome.output;

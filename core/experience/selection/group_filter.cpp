@@ -48,6 +48,7 @@ bool GroupFilter::is_in_range(std::span<const double> values) const {
 void GroupFilter::begin_step(int64_t step) {
   step_ = step;
   kept_ = carried_;
+  sampled_rows_.assign(kept_.samples.rows.size(), -1);
   num_batches_ = num_dropped_ = num_idle_ = 0;
 }
 
@@ -58,6 +59,10 @@ Result<> GroupFilter::add(const Experience& batch) {
   for (int64_t g = 0; g < batch.num_groups(); ++g) {
     const std::span<const double> values = std::span(metric).subspan(static_cast<size_t>(g) * n, n);
     if ((n == 1 ? !std::isnan(values[0]) : values_differ(values)) && is_in_range(values)) groups.push_back(g);
+  }
+  for (const int64_t g : groups) {
+    const int64_t first = (num_batches_ * batch.num_groups() + g) * static_cast<int64_t>(n);
+    for (int64_t row = first; row < first + static_cast<int64_t>(n); ++row) sampled_rows_.push_back(row);
   }
   ++num_batches_;
   num_idle_ = groups.empty() ? num_idle_ + batch.num_groups() : 0;

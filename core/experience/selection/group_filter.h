@@ -29,6 +29,9 @@ class GroupFilter : public Stateful {
   Result<> add(const Experience& batch);
   [[nodiscard]] bool is_full() const { return kept_.num_groups() >= groups_per_step_; }
   [[nodiscard]] int64_t num_batches() const { return num_batches_; }
+  // The rows of the groups that were kept so far: their places among all rows that this step has sampled; -1 for those of
+  // earlier steps.
+  [[nodiscard]] const std::vector<int64_t>& sampled_rows() const { return sampled_rows_; }
   // Whether more prompts may be drawn. An Error says why not: the limit is reached, or a whole pass over the data gave
   // no group that was kept.
   [[nodiscard]] Result<> check_more(int64_t num_dataset_prompts) const;
@@ -49,6 +52,7 @@ class GroupFilter : public Stateful {
   int64_t step_ = 0;
   Experience carried_;                                        // rows that earlier steps left over
   Experience kept_;                                           // rows of this step so far, behind what was carried
+  std::vector<int64_t> sampled_rows_;                         // those of kept_
   int64_t num_batches_ = 0, num_dropped_ = 0, num_idle_ = 0;  // in this step; idle: prompts since one was kept
 };
 

@@ -64,7 +64,7 @@ class DecodeForward {
   // Makes the rotation tables reach that far.
   void reserve_positions(int64_t num_positions);
   // Precondition: rows.size() <= max_rows; positions below what was reserved; rows of one sequence in order.
-  // `store` gets the numbers of rows with a slot, for updates of dense float32 layers without norms behind attention or
+  // `store` gets the numbers of rows with a slot, for updates of dense layers without norms behind attention or
   // MLP. Of the last layer of rows without `hidden` it gets numbers without meaning, which are finite, in place of what
   // follows their keys and values.
   void run(const PackedWeights& weights, std::span<const PassRow> rows, const KvShape& kv, Team& team,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "generate/decode/forward.h"
@@ -28,6 +29,7 @@ class GivenTokens {
 
   // The prompt, and then the tokens of one row after the other: those of a pass see the keys of those before them.
   Result<> fill(std::span<const GivenRow> group) {
+    num_left_ = 0;
     const std::span<const int64_t> prompt = group.front().prompt_ids;
     const auto length = static_cast<int64_t>(prompt.size());
     int64_t longest = 0;
@@ -82,11 +84,21 @@ class GivenTokens {
     return std::max<int64_t>(0, static_cast<int64_t>(row.response_ids.size()) - 1);
   }
 
+  // Where groups take their slots as a whole, the next of this one.
   Result<int64_t> take(int64_t count) {
-    const std::optional<int64_t> first = store_.take(count);
-    if (first) return *first;
-    return Error{ErrorKind::kData, "the rows of the unfinished step are longer than the configuration allows",
-                 "rollout.reuse_forward_mib", "resume from a global_step_N folder"};
+    const int64_t whole = store_.group_slots();
+    if (whole == 0 || count > num_left_) {
+      const bool fits = whole == 0 || count <= whole;
+      const std::optional<int64_t> first = fits ? store_.take(std::max(count, whole)) : std::nullopt;
+      if (!first) {
+        return Error{ErrorKind::kData, "the rows of the unfinished step are longer than the configuration allows",
+                     "rollout.reuse_forward_mib", "resume from a global_step_N folder"};
+      }
+      next_ = *first;
+      num_left_ = std::max(count, whole);
+    }
+    num_left_ -= count;
+    return std::exchange(next_, next_ + count);
   }
 
   std::vector<float*> take_pages(int64_t tokens) {
@@ -113,6 +125,7 @@ class GivenTokens {
 
   const ModelConfig& config_;
   SampledForward& store_;
+  int64_t next_ = 0, num_left_ = 0;  // the slots that this group has taken and not used
   KvCache kv_;
   Team team_;
   PackedWeights weights_;

@@ -19,8 +19,8 @@ struct GivenRow {
   int64_t group = 0;  // rows of one group follow one another and have the same prompt
 };
 
-// Adds the rows to the store of the model, which has none of them. `num_threads` 0: as passes use. Precondition: a float32
-// CPU model.
+// Adds the rows to the store of the model, which has none of them. `num_threads` 0: as passes use. Precondition: a CPU model
+// whose embedding is float32.
 Result<> fill_sampled_forward(const Model& model, std::span<const GivenRow> rows, Isa isa, int num_threads = 0);
 
 }  // namespace mortise

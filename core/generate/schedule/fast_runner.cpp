@@ -2,6 +2,7 @@
 // then head and sampling of all of them together.
 #include <algorithm>
 #include <new>
+#include <numeric>
 #include <unordered_map>
 
 #include "foundation/batch/expert_choices.h"
@@ -82,10 +83,25 @@ class FastRunner final : public StepRunner {
       const GenerateRequest& request = group.request;
       if (!sample->sequence.ids.empty() || sample->first_slot >= 0 || !store_->takes(request.seed, request.step))
         continue;
-      if (group.slots == nullptr) TRY(take_prompt_slots(group));
-      sample->first_slot = TRY(take(request.sampling.max_new_tokens - 1));
-      store_->put_row(request.first_row_id + sample->sequence.sample_index, group.slots, sample->first_slot);
+      const int64_t most = request.sampling.max_new_tokens - 1;
+      if (group.slots == nullptr) TRY(store_->group_slots() > 0 ? take_group_slots(group) : take_prompt_slots(group));
+      const int64_t index = sample->sequence.sample_index;
+      sample->first_slot =
+          store_->group_slots() > 0 ? group.first_slot + group.num_prompt_ids() + index * most : TRY(take(most));
+      store_->put_row(request.first_row_id + index, group.slots, sample->first_slot);
     }
+    return {};
+  }
+
+  // Prompt, sample, sample ... in the slots of one group. It shares none with other prompts, because each may be dropped.
+  Result<> take_group_slots(GenerateGroup& group) {
+    const GenerateRequest& request = group.request;
+    const int64_t length = group.num_prompt_ids();
+    const bool fits = length + request.num_samples * (request.sampling.max_new_tokens - 1) <= store_->group_slots();
+    group.first_slot = TRY(take(fits ? store_->group_slots() : INT64_MAX));
+    auto slots = std::make_shared<std::vector<int64_t>>(static_cast<size_t>(length));
+    std::iota(slots->begin(), slots->end(), group.first_slot);
+    group.slots = std::move(slots);
     return {};
   }
 

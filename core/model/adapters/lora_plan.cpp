@@ -362,6 +362,7 @@ LoraSize measure_lora(std::span<const NamedParameter> parameters, const LoraPlan
   LoraSize size;
   size.use_dora = plan.config.use_dora;
   size.changes_base = changes_base(plan.config.init);
+  size.dropout = plan.config.dropout;
   const auto add = [&](std::string name, std::vector<int64_t> shape) {
     int64_t numel = 1;
     for (const int64_t side : shape) numel *= side;

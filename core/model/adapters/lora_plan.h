@@ -64,6 +64,7 @@ struct LoraSize {
   std::vector<std::vector<int64_t>> shapes;  // their shapes
   bool use_dora = false;
   bool changes_base = false;  // PiSSA, OLoRA
+  double dropout = 0.0;       // in updates
 };
 LoraSize measure_lora(std::span<const NamedParameter> parameters, const LoraPlan& plan);
 

@@ -101,25 +101,26 @@ at::Tensor left(const Pass& pass, const at::Tensor& bias, const Product& product
   return bias.defined() ? sum + bias : sum;
 }
 
-// The leaves under one another in a fused matrix, adapted or not. `product`: the matrix, or its rounded copy.
+// The leaves under one another in a fused matrix, adapted or not. `product`: the matrix, or its rounded copy. `known`: the
+// result, if sampling has computed it.
 at::Tensor fused(const Pass& pass, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& product,
                  const at::Tensor& bias, const std::vector<at::Tensor>& weights, const std::vector<at::Tensor>& biases,
-                 const std::vector<LoraMatrix>& all_lora) {
+                 const std::vector<LoraMatrix>& all_lora, const KnownResult& known = {}) {
   const at::Tensor in = entered(pass, x);
   const std::vector<LoraMatrix> lora = own_parts(pass, all_lora);
-  if (!lora.empty()) return lora_linear(in, weight, product, bias, weights, biases, lora, pass.dropout());
-  return fused_linear(in, product, bias, weights, biases);
+  if (!lora.empty()) return lora_linear(in, weight, product, bias, weights, biases, lora, pass.dropout(), known);
+  return fused_linear(in, product, bias, weights, biases, known);
 }
 
 // The same from one matrix, which is its own leaf: o or down.
 at::Tensor single(const Pass& pass, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& product,
-                  const at::Tensor& all_bias, const std::vector<LoraMatrix>& all_lora) {
+                  const at::Tensor& all_bias, const std::vector<LoraMatrix>& all_lora, const KnownResult& known = {}) {
   const std::vector<LoraMatrix> lora = own_parts(pass, all_lora);
   return left(pass, all_bias, [&](const at::Tensor& bias) {
     const std::span<const at::Tensor> biases(&bias, bias.defined() ? 1 : 0);
     if (!lora.empty())
-      return lora_linear(x, weight, product, bias, std::span(&weight, 1), biases, lora, pass.dropout());
-    return fused_linear(x, product, bias, {weight}, {biases.begin(), biases.end()});
+      return lora_linear(x, weight, product, bias, std::span(&weight, 1), biases, lora, pass.dropout(), known);
+    return fused_linear(x, product, bias, {weight}, {biases.begin(), biases.end()}, known);
   });
 }
 
@@ -327,23 +328,22 @@ ResidualPair layer_sampled(const Pass& pass, int64_t layer, const LayerWeights& 
   const auto [hidden_in, normed_in] = in;
   // A tensor of its own for each product: autograd notes in it which one made it.
   const auto unread = [&] { return KnownResult{unread_rows(hidden_in.size(0), hidden_in)}; };
-  at::Tensor qkv = fused_linear(normed_in, m.qkv_QH, w.qkv_bias_Q, l.qkv_weights, l.qkv_biases, {known.qkv_NQ});
+  at::Tensor qkv = fused(pass, normed_in, w.qkv_weight_QH, m.qkv_QH, w.qkv_bias_Q, l.qkv_weights, l.qkv_biases,
+                         l.qkv_lora, {known.qkv_NQ});
   if (config.qk_norm)
     qkv = qk_norm(qkv, pass.scale(l.q_norm), pass.scale(l.k_norm), config.num_heads, config.num_kv_heads, eps);
   const at::Tensor mixed =
       known_attention(qkv, pass.segments.rows_S4, pass.positions, pass.rope(layer), pass.shape(layer, l.sinks),
                       {known.attended_NA, known.lse_Nh, !config.qk_norm});
-  const std::vector<at::Tensor> o_bias(l.o_bias.defined() ? 1 : 0, l.o_bias),
-      down_bias(l.down_bias.defined() ? 1 : 0, l.down_bias);
-  at::Tensor out = fused_linear(mixed, m.o_HQ, l.o_bias, {l.o_weight}, o_bias, unread());
+  at::Tensor out = single(pass, mixed, l.o_weight, m.o_HQ, l.o_bias, l.o_lora, unread());
   const auto [hidden, normed] = known_add_rms_norm(out, hidden_in, {known.mixed_NH}, pass.scale(l.post_norm), eps);
   if (takes_whole_mlp(pass, m, l, normed)) {
     out = known_gated_mlp(normed, m.gate_up_2IH, m.down_HI, l.gate_up_weights, l.down_weight, config.activation,
                           {known.gate_up_N2I});
   } else {
-    const at::Tensor gate_up = fused_linear(normed, m.gate_up_2IH, w.gate_up_bias_2I, l.gate_up_weights,
-                                            l.gate_up_biases, {known.gate_up_N2I});
-    out = fused_linear(gated(gate_up, config.activation), m.down_HI, l.down_bias, {l.down_weight}, down_bias, unread());
+    const at::Tensor gate_up = fused(pass, normed, w.gate_up_weight_2IH, m.gate_up_2IH, w.gate_up_bias_2I,
+                                     l.gate_up_weights, l.gate_up_biases, l.gate_up_lora, {known.gate_up_N2I});
+    out = single(pass, gated(gate_up, config.activation), l.down_weight, m.down_HI, l.down_bias, l.down_lora, unread());
   }
   return known_add_rms_norm(out, hidden, {known.out_NH}, pass.scale(next_norm), eps);
 }

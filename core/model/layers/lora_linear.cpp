@@ -141,11 +141,11 @@ class LoraLinearFunction : public torch::autograd::Function<LoraLinearFunction> 
   // `leaves`: A and B (and the magnitude) of each part, weights and biases that are trained; for their gradients.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const at::Tensor& product, const std::optional<at::Tensor>& bias, at::TensorList leaves,
-                            const c10::intrusive_ptr<Adapters>& adapters) {
+                            const c10::intrusive_ptr<Adapters>& adapters, const KnownResult& known) {
     static_cast<void>(leaves);
     ctx->save_for_backward({x, weight, product});
     ctx->saved_data["adapters"] = c10::IValue::make_capsule(adapters);
-    return adapted_product(x, weight, product, bias, *adapters);
+    return known.value.defined() ? known.value : adapted_product(x, weight, product, bias, *adapters);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -163,7 +163,7 @@ class LoraLinearFunction : public torch::autograd::Function<LoraLinearFunction> 
     for (const WholeRows& rows : adapters.biases)
       out.push_back(at::sum(dy.narrow(1, rows.first_row, rows.num_rows), {0}));
     out[0] = d_x;
-    out.resize(out.size() + 1);  // adapters
+    out.resize(out.size() + 2);  // adapters, known result
     return out;
   }
 };
@@ -205,7 +205,7 @@ LoraMatrix part_on_rank(const LoraMatrix& lora, int64_t rank) {
 at::Tensor lora_linear(const at::Tensor& x_NI, const at::Tensor& merged_OI, const at::Tensor& product_OI,
                        const at::Tensor& bias_O, std::span<const at::Tensor> leaves,
                        std::span<const at::Tensor> bias_leaves, std::span<const LoraMatrix> parts,
-                       const LoraDropout* dropout) {
+                       const LoraDropout* dropout, const KnownResult& known_NO) {
   const std::optional<at::Tensor> bias = optional_bias(bias_O.defined() ? bias_O.detach() : bias_O);
   auto adapters = c10::make_intrusive<Adapters>();
   if (dropout != nullptr) adapters->dropout = *dropout;
@@ -231,7 +231,7 @@ at::Tensor lora_linear(const at::Tensor& x_NI, const at::Tensor& merged_OI, cons
   adapters->weights = trained_rows(leaves, parts, inputs);
   adapters->biases = trained_rows(bias_leaves, {}, inputs);
   return LoraLinearFunction::apply(x_NI, merged_OI.detach(), product_OI.detach(), bias, at::TensorList(inputs),
-                                   adapters);
+                                   adapters, known_NO);
 }
 
 at::Tensor lora_linear_plain(const at::Tensor& x_NI, const LoraMatrix& part, const at::Tensor& bias_O,

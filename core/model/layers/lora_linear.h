@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "model/layers/linear.h"
 #include "model/layers/lora_dropout.h"
 #include "model/weights/tensor_split.h"
 
@@ -45,11 +46,12 @@ struct LoraMatrix {
 // y = x merged^T + bias. `parts` are stacked in merged_OI, with the heights of `leaves`, the slices of merged_OI. A
 // leaf without an adapter, or of `bias_leaves` (the slices of bias_O), that requires grad gets its own gradient.
 // `dropout`: null for none; it must live until the call returns. `product_OI`: merged_OI, or its copy in bfloat16, by which
-// x and the gradient of y are multiplied; the adapter's own products are in merged_OI's dtype.
+// x and the gradient of y are multiplied; the adapter's own products are in merged_OI's dtype. No product is made for a known
+// result, which must be one without dropout.
 at::Tensor lora_linear(const at::Tensor& x_NI, const at::Tensor& merged_OI, const at::Tensor& product_OI,
                        const at::Tensor& bias_O, std::span<const at::Tensor> leaves,
                        std::span<const at::Tensor> bias_leaves, std::span<const LoraMatrix> parts,
-                       const LoraDropout* dropout = nullptr);
+                       const LoraDropout* dropout = nullptr, const KnownResult& known_NO = {});
 
 // The reference implementation of one part, from the base: x W^T + bias + scale (drop(x) A^T) B^T, for DoRA with its
 // magnitudes, in ATen operations with autograd.

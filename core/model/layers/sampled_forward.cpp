@@ -6,6 +6,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "model/tensor/kernel.h"
@@ -33,8 +34,8 @@ int64_t SampledForward::bytes_per_token(const ModelConfig& config) {
          static_cast<int64_t>(sizeof(int64_t));
 }
 
-SampledForward::SampledForward(const ModelConfig& config, int64_t num_slots)
-    : widths_(config), num_slots_(num_slots), ids_(static_cast<size_t>(num_slots), -1) {
+SampledForward::SampledForward(const ModelConfig& config, int64_t num_slots, int64_t group_slots)
+    : widths_(config), num_slots_(num_slots), group_slots_(group_slots), ids_(static_cast<size_t>(num_slots), -1) {
   const auto size = [&](int64_t width) { return matrix_size(num_slots, width); };
   const int64_t layer_size =
       size(widths_.qkv) + size(widths_.attended) + size(widths_.lse) + 2 * size(widths_.hidden) + size(widths_.gate_up);
@@ -69,13 +70,42 @@ void SampledForward::forget() {
   std::fill_n(ids_.begin(), num_taken_, -1);  // nobody reads a slot that is not filled again
   rows_.clear();
   filled_prompts_.clear();
+  free_groups_.clear();
   num_taken_ = 0;
   ++version_;
 }
 
 std::optional<int64_t> SampledForward::take(int64_t count) {
+  if (!free_groups_.empty()) {
+    const int64_t first = free_groups_.back();
+    free_groups_.pop_back();
+    return first;
+  }
   if (count > num_slots_ - num_taken_) return std::nullopt;
   return std::exchange(num_taken_, num_taken_ + count);
+}
+
+void SampledForward::keep_rows(std::span<const int64_t> row_ids) {
+  const std::set<int64_t> kept(row_ids.begin(), row_ids.end());
+  std::erase_if(rows_, [&](const auto& row) { return !kept.contains(row.first); });
+  std::set<int64_t> used;
+  for (const auto& [id, row] : rows_) used.insert(row.prompt->front() / group_slots_);
+  free_groups_.clear();
+  for (int64_t group = num_taken_ / group_slots_ - 1; group >= 0; --group) {
+    if (used.contains(group)) continue;
+    free_groups_.push_back(group * group_slots_);
+    std::fill_n(ids_.begin() + group * group_slots_, group_slots_, -1);
+  }
+}
+
+void SampledForward::number_rows(std::span<const int64_t> row_ids) {
+  keep_rows(row_ids);
+  std::map<int64_t, Row> numbered;
+  for (size_t i = 0; i < row_ids.size(); ++i) {
+    const auto found = rows_.find(row_ids[i]);
+    if (found != rows_.end()) numbered[static_cast<int64_t>(i)] = found->second;
+  }
+  rows_ = std::move(numbered);
 }
 
 void SampledForward::put_row(int64_t row_id, std::shared_ptr<const std::vector<int64_t>> prompt,

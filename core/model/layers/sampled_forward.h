@@ -1,11 +1,12 @@
 // What sampling has computed of a step's tokens, for the update that reads it instead of computing it again: in an update
 // with the weights that sampled, the forward pass gives the same numbers.
 //
-// Every token has a slot. The engine takes the slots of a prompt and of each of its samples one after the other and fills
-// them while it decodes. A pass over packed rows reads its tokens' slots in place where they lie side by side, else
-// copies. A token's numbers depend only on the tokens before it, bit for bit (generate/decode/forward.h), so they can be
-// made again from the tokens alone. Memory: as bytes_per_token() says; slots that nobody fills take none. Thread rule:
-// one thread, except that the engine's threads write to different slots.
+// Every token has a slot. The engine takes the slots of a prompt and of each of its samples one after the other and
+// fills them while it decodes. A pass over packed rows reads its tokens' slots in place where they lie side by side,
+// else copies. A token's numbers depend only on the tokens before it, bit for bit (generate/decode/forward.h), so they
+// can be made again from the tokens alone. If a step chooses among more groups than it learns from, each group has the
+// same number of slots, which others take when it is dropped. Memory: as bytes_per_token() says; slots that nobody
+// fills take none. Thread rule: one thread, except that the engine's threads write to different slots.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -60,11 +61,14 @@ class SampledPass {
 
 class SampledForward {
  public:
-  SampledForward(const ModelConfig& config, int64_t num_slots);
+  // `group_slots`: that each group takes as a whole, for keep_rows(); 0: prompts and rows take what they need.
+  SampledForward(const ModelConfig& config, int64_t num_slots, int64_t group_slots = 0);
   [[nodiscard]] static int64_t bytes_per_token(const ModelConfig& config);
 
   // Forgets all rows. The samples of this step are kept from now on, until end().
   void begin(uint64_t seed, int64_t step);
+  // After end(): the next samples of the same step are kept too.
+  void go_on() { is_open_ = is_current_; }
   void end() { is_open_ = false; }
   void forget();
   // The same for a step whose samples are there: fill_sampled_forward (generate/decode/given_tokens.h) makes their rows.
@@ -76,8 +80,14 @@ class SampledForward {
   // Changes whenever rows are forgotten: slots of another version mean nothing.
   [[nodiscard]] int64_t version() const { return version_; }
 
-  // The first of `count` slots in a row; nothing: the store has not so many left.
+  // The first of `count` slots in a row; nothing: the store has not so many left. If there are group_slots(), `count` is that.
   std::optional<int64_t> take(int64_t count);
+  [[nodiscard]] int64_t group_slots() const { return group_slots_; }
+  // Forgets the rows that are not among these, and frees the slots of groups without a row. An id may be unknown.
+  // Precondition: group_slots() > 0, and no sample runs.
+  void keep_rows(std::span<const int64_t> row_ids);
+  // The same. From now on, row i is the one that was row_ids[i].
+  void number_rows(std::span<const int64_t> row_ids);
   void set_token(int64_t slot, int64_t id) { ids_[static_cast<size_t>(slot)] = id; }
   // The slots of a row: those of its prompt, and the first one of its response.
   void put_row(int64_t row_id, std::shared_ptr<const std::vector<int64_t>> prompt, int64_t first_response);
@@ -102,11 +112,12 @@ class SampledForward {
   };
 
   Widths widths_;
-  int64_t num_slots_;
+  int64_t num_slots_, group_slots_;
   FloatBuffer numbers_;
   std::vector<SampledSlots> layers_;
   std::vector<int64_t> ids_;
   int64_t num_taken_ = 0, version_ = 0;
+  std::vector<int64_t> free_groups_;  // the first slots of groups below num_taken_, the smallest last
   std::map<int64_t, Row> rows_;
   std::map<int64_t, std::shared_ptr<const std::vector<int64_t>>> filled_prompts_;
   bool is_open_ = false, is_current_ = false;

@@ -125,12 +125,16 @@ Result<Experience> experience_stage(const RunSettings& run, DataParts& data, Sam
   };
   if (!data.filter) return next(0);
   GroupFilter& filter = *data.filter;
+  SampledForward* const store = sampler.sampled_forward();
   filter.begin_step(step);
   while (!filter.is_full()) {
     if (filter.num_batches() > 0) TRY(filter.check_more(data.train->size()));
     const Experience batch = TRY(next(filter.num_batches()));
     TRY(at_place(run.loaded.where("algorithm.filter_groups.metric"), filter.add(batch)));
+    if (store != nullptr) store->keep_rows(filter.sampled_rows());
   }
+  if (store != nullptr)
+    store->number_rows(std::span(filter.sampled_rows()).first(static_cast<size_t>(run.plan.rows_per_step)));
   return filter.take(metrics);
 }
 

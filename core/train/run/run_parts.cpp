@@ -98,9 +98,11 @@ Result<> load_data(const RunSettings& run, const PluginRegistry& registry, const
 Result<> keep_sampled_forward(RunParts& parts) {
   const RunSettings& run = parts.run;
   Model& model = *parts.policy.model;
-  if (why_not_reused(run.config, model.config(), run.ranks.size(), run.device.by_operators)) return {};
+  const RunFacts facts{run.ranks.size(), run.device.by_operators, model.lora_dropout()};
+  if (why_not_reused(run.config, model.config(), facts)) return {};
   try {
-    model.keep_sampled_forward(std::make_shared<SampledForward>(model.config(), sampled_tokens(run.config)));
+    model.keep_sampled_forward(
+        std::make_shared<SampledForward>(model.config(), sampled_tokens(run.config), sampled_group_tokens(run.config)));
   } catch (const std::bad_alloc&) {
     return Error{ErrorKind::kInternal, "this process gets no memory for what updates reuse of sampling",
                  run.loaded.where("rollout.reuse_forward_mib"), "set rollout.reuse_forward_mib to 0"};

@@ -192,7 +192,7 @@ Result<> measure_run(Env& env, const PluginRegistry& registry, const LoadedConfi
   out.memory = estimate_memory(out.model, out.lora, out.trained, config, by_operators);
   if (device.kind == DeviceKind::kCuda) out.memory.graphs = graph_bytes(out.model, config);
   if (out.trained.has_kernels) out.memory.expert_pass = expert_pass_bytes(out.model, config);
-  out.not_reused = why_not_reused(config, out.model, num_ranks, by_operators);
+  out.not_reused = why_not_reused(config, out.model, {num_ranks, by_operators, out.lora ? out.lora->dropout : 0.0});
   if (is_sft) out.not_reused = "a supervised run samples nothing";
   if (!is_sft) out.memory.rows = bytes_of_rows(config);
   if (!out.not_reused) out.memory.sampled = sampled_bytes(config, out.model);

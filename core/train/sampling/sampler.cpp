@@ -46,8 +46,9 @@ Result<SampleBatch> Sampler::sample(const PromptBatch& prompts, int64_t batch, i
   plan.first_row_id = batch * static_cast<int64_t>(prompts.prompts.size()) * plan.num_samples;
   TRY(make_ready(weight_version, metrics));
   TRY(reward.begin(prompts, plan.num_samples, context));
-  SampledForward* const store = model_->sampled_forward();
-  if (store != nullptr) store->begin(plan.seed, prompts.step);
+  SampledForward* const store = sampled_forward();
+  if (store != nullptr && batch == 0) store->begin(plan.seed, prompts.step);
+  if (store != nullptr && batch > 0) store->go_on();
   // Ranks that sample the same rows together share their rewards.
   const int64_t group_size = config_->rollout.tensor_model_parallel_size;
   const auto feed = [&](const SampleBatch& rows, int64_t prompt) -> Result<> {

@@ -47,6 +47,8 @@ class Sampler {
 
   [[nodiscard]] RolloutBackend& backend() { return runner_.backend(); }
   [[nodiscard]] const RolloutPlan& plan() const { return plan_; }
+  // What it has computed of the step's rows, which have their places among all that were sampled for it; null: not kept.
+  [[nodiscard]] SampledForward* sampled_forward() const { return model_->sampled_forward(); }
 
  private:
   Result<> make_ready(int64_t version, MetricSet& metrics);

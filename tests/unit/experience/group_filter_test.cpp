@@ -68,6 +68,7 @@ TEST(GroupFilter, KeepsWhatDiffersAndCarriesTheRestOver) {
   EXPECT_FALSE(filter.is_full());
   ASSERT_TRUE(filter.add(groups_of({{1, 0}, {0.5, 0.25}, {2, 2}}, 10)).ok());
   ASSERT_TRUE(filter.is_full());
+  EXPECT_EQ(filter.sampled_rows(), (std::vector<int64_t>{2, 3, 6, 7, 8, 9}));
   EXPECT_EQ(rows_in(filter.take(metrics)), (std::vector<int64_t>{1, 10}));
   EXPECT_EQ(metrics.value("train/num_gen_batches"), 2.0);
   EXPECT_EQ(metrics.value("training/filter_groups/dropped"), 3.0);
@@ -89,6 +90,7 @@ TEST(GroupFilter, KeepsWhatDiffersAndCarriesTheRestOver) {
     each->begin_step(2);
     ASSERT_TRUE(each->add(groups_of({{3, 4}}, 30)).ok());
     ASSERT_TRUE(each->is_full());
+    EXPECT_EQ(each->sampled_rows(), (std::vector<int64_t>{-1, -1, 0, 1}));
     const Experience taken = each->take(metrics);
     EXPECT_EQ(rows_in(taken), (std::vector<int64_t>{22, 30}));
     EXPECT_EQ(taken.prompts.step, 2);
