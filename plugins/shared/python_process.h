@@ -56,9 +56,8 @@ class PythonProcess {
 
   pid_t pid_ = -1;
   int socket_ = -1;
-  std::uint64_t request_ = 0;  // number of the last request
-  std::uint64_t answerer_ =
-      0;  // process that answered the first one; an interpreter may be a script that starts Python
+  std::uint64_t request_ = 0;   // number of the last request
+  std::uint64_t answerer_ = 0;  // process that answered first; an interpreter may be a script that starts Python
   std::string stray_;
 };
 

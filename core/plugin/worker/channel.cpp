@@ -213,8 +213,8 @@ Result<std::optional<Frame>> Channel::next_buffered() {
   FrameHead head;
   if (rest.size() < sizeof head) return std::optional<Frame>();
   std::memcpy(&head, rest.data(), sizeof head);
-  sent_rubbish_ =
-      head.size < sizeof(FrameOrigin) || head.size > sizeof(FrameOrigin) + kMaxBody || head.num_fds > kMaxFds;
+  sent_rubbish_ = head.size < sizeof(FrameOrigin) || head.size > sizeof(FrameOrigin) + kMaxBody ||
+                  head.num_fds > (asks_ ? 0 : kMaxFds);  // no answer has descriptors
   if (sent_rubbish_) return channel_error("the other process sent bytes that are not a message");
   if (rest.size() < sizeof head + head.size) return std::optional<Frame>();
   if (fds_.size() < head.num_fds) {

@@ -135,7 +135,7 @@ class IsolatedInstance : public RemoteInstance {
     const bool is_gone = slot.channel.closed();
     const WorkerEnd end = supervisor_->end(slot);
     output_ = {};  // whatever the old worker left behind cannot write to the next one's outputs
-    if (!answer.ok() && !is_gone) lost = Lost{"its worker failed: " + answer.error().to_string()};
+    if (!answer.ok() && (!is_gone || slot.stray)) lost = Lost{"its worker failed: " + answer.error().to_string()};
     if (!lost) lost = Lost{how_it_ended(end)};
     if (!supervisor_->lost()) TRY(supervisor_->replace(slot));
     return std::optional<ComputedMessage>();

@@ -253,12 +253,10 @@ Result<> RewardPool::take_frame(Slot& slot, const Frame& frame) {
     }
     return {};
   }
-  if (frame.kind == kLog || frame.kind == kProgress) return supervisor_->take_message(slot, frame);
+  if (frame.kind != kError) return supervisor_->take_message(slot, frame);
   // An error of the worker itself: its rows are tried elsewhere when it ends, which it does next.
-  if (frame.kind == kError) {
-    work->error = decode_error(frame.body).to_string();
-    log_warn(fmt::format("{}: {}", label_, work->error));
-  }
+  work->error = decode_error(frame.body).to_string();
+  log_warn(fmt::format("{}: {}", label_, work->error));
   return {};
 }
 

@@ -50,10 +50,13 @@ Result<> RewardPool::settle(Slot& slot, const std::string& text, bool may_blame)
   if (found == nullptr) return {};
   Work work = std::move(*found);
   std::erase_if(at_work_, [&](const Work& other) { return other.slot == &slot; });
-  if (!slot.stray) take_rows(work);  // else the rows that it calls done may be the fork's
+  if (slot.stray) {  // the rows that it calls done may be the fork's, and the row at hand need not be the one at fault
+    put_back(work.piece, /*blamed=*/false, text);
+    return {};
+  }
+  take_rows(work);
   const int64_t at_hand = slot.area.head->at_hand.load();
-  const bool blamed =
-      may_blame && at_hand >= 0 && at_hand < work.piece.count && (slot.stray || slot.area.done[at_hand].load() == 0);
+  const bool blamed = may_blame && at_hand >= 0 && at_hand < work.piece.count && slot.area.done[at_hand].load() == 0;
   const int64_t call_rows = granularity() == Granularity::kRow ? 1 : work.piece.count;
   if (blamed) fail_rows(work.piece, at_hand, call_rows, MORTISE_ABORTED, text);
   put_back(work.piece, blamed, text);
