@@ -70,7 +70,35 @@ TEST(Processes, KilledAtAnyMomentAreNamedByAllSurvivors) {
   }
 }
 
-// The same inside an exchange of neighbours, also for ranks that wait in another group or in none.
+// Each rank tells the others that it is done, and ends when all are. Some may be gone while others still read that.
+TEST(Processes, KilledWhileTheRunEndsAreNamedByThoseThatAreNotDone) {
+  constexpr int kSize = 4;
+  std::mt19937 random(20262);
+  RankProcesses straight(kSize, {"20"});
+  straight.wait_until_joined();
+  const auto joined = std::chrono::steady_clock::now();
+  for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(straight.code(rank, seconds(300)), 0) << straight.output(rank);
+  const auto run = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - joined);
+  for (int round = 0; round < num_rounds(12, 200); ++round) {
+    const int victim = round % 2 == 0 ? 0 : 1 + round / 2 % (kSize - 1);  // rank 0 serves the store
+    const std::chrono::microseconds moment(random() % static_cast<uint64_t>(run.count()));
+    SCOPED_TRACE(fmt::format("round {}: rank {} after {} us", round, victim, moment.count()));
+    RankProcesses ranks(kSize, {"20"});
+    ranks.wait_until_joined();
+    std::this_thread::sleep_for(moment);
+    ranks.send(victim, SIGKILL);
+    const int code = ranks.code(victim, seconds(300));
+    EXPECT_TRUE(code == -SIGKILL || code == 0) << code;
+    for (int rank = 0; rank < kSize; ++rank) {
+      if (rank == victim || ranks.code(rank, seconds(300)) == 0) continue;
+      EXPECT_EQ(code, -SIGKILL) << ranks.output(rank);
+      EXPECT_EQ(ranks.code(rank, seconds(300)), kRankFailureCode) << ranks.output(rank);
+      EXPECT_THAT(ranks.output(rank), HasSubstr(fmt::format("rank {} (process {} on ", victim, ranks.pid(victim))));
+    }
+  }
+}
+
+// A kill inside an exchange of neighbours, also for ranks that wait in another group or in none.
 TEST(Processes, KilledInAGroupAreNamedByAllSurvivors) {
   constexpr int kSize = 4;
   for (const int victim : {1, 2}) {
