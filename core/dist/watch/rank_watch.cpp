@@ -529,8 +529,7 @@ bool RankWatch::Shared::others_have_ended() {
   for (size_t i = 0; i < views.size(); ++i) {
     const RankView& view = views[i];
     const bool lives = view.state.status == RankStatus::kRunning || view.state.status == RankStatus::kLeft;
-    if (static_cast<int>(i) != options.rank && lives && !view.has_ended && view.silent_s < silence_s)
-      return false;
+    if (static_cast<int>(i) != options.rank && lives && !view.has_ended && view.silent_s < silence_s) return false;
   }
   return true;
 }

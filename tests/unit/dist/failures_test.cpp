@@ -237,10 +237,11 @@ TEST(Processes, ARankThatGivesUpJoiningTellsTheOthersWhy) {
 TEST(Processes, AStoreThatEndsWhileTheRanksJoinIsNamed) {
   const auto port = free_port();
   ASSERT_TRUE(port.ok());
-  RankProcesses ranks(2, {"1"}, {{"WORLD_SIZE", "3"}, {"JOIN_MS", "300000"}, {"MASTER_PORT", std::to_string(*port)}});
+  RankProcesses ranks(2, {"1"},
+                      {{"WORLD_SIZE", "3"}, {"JOIN_MS", "300000"}, {"MASTER_PORT", std::to_string(port->number)}});
   StorePlace place;
   place.address = "127.0.0.1";
-  place.port = *port;
+  place.port = port->number;
   wait_until_there(place, 1);
   ranks.send(0, SIGKILL);
   EXPECT_EQ(ranks.code(1, seconds(300)), kRankFailureCode);

@@ -74,8 +74,7 @@ class RankWatches : public testing::Test {
     ASSERT_TRUE(store->set(kVerdictKey, kNoVerdict).ok());
     RankState start;
     start.stage = "start";
-    for (int rank = 0; rank < options.size; ++rank)
-      ASSERT_TRUE(store->set(state_key(rank), encode(start)).ok());
+    for (int rank = 0; rank < options.size; ++rank) ASSERT_TRUE(store->set(state_key(rank), encode(start)).ok());
     options.processes.resize(static_cast<size_t>(options.size), this_process(options.size));
     options.processes[1] = peer.process(options.size);
     options.beat = beat;
