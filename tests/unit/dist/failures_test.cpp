@@ -2,8 +2,11 @@
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -199,6 +202,8 @@ TEST(Processes, MissingRanksAreNamed) {
   EXPECT_EQ(ranks.code(0, seconds(300)), kRankFailureCode);
   EXPECT_THAT(ranks.output(0), HasSubstr("2 of 3 ranks did not come to 127.0.0.1:"));
   EXPECT_THAT(ranks.output(0), HasSubstr(" within 1.5 s: rank 1, rank 2; "));
+  EXPECT_THAT(ranks.output(0), HasSubstr("waiting for 2 of 3 ranks to come to 127.0.0.1:"));
+  EXPECT_THAT(ranks.output(0), HasSubstr(", at most 1.5 s (ranks.join_timeout): rank 1, rank 2\n"));
 }
 
 // Waits until the rank has come to the store.
@@ -293,6 +298,29 @@ TEST(Processes, NobodyAtTheAddress) {
   EXPECT_EQ(ranks.code(0, seconds(300)), kRankFailureCode);
   EXPECT_THAT(ranks.output(0), HasSubstr("start: rank 1 did not reach the store at 127.0.0.1:"));
   EXPECT_THAT(ranks.output(0), HasSubstr("check MASTER_ADDR, MASTER_PORT and that rank 0 runs"));
+}
+
+// It accepts connections, and says nothing.
+TEST(Processes, AnotherProgramAtThePort) {
+  auto port = free_port();
+  ASSERT_TRUE(port.ok());
+  const int other = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int yes = 1;
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port->number));
+  ASSERT_EQ(setsockopt(other, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes), 0);
+  ASSERT_EQ(bind(other, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(listen(other, 8), 0);
+  RankProcesses ranks(2, {"1"}, {{"JOIN_MS", "1500"}, {"MASTER_PORT", std::to_string(port->number)}});
+  EXPECT_EQ(ranks.code(0, seconds(300)), kRankFailureCode);
+  EXPECT_THAT(ranks.output(0), HasSubstr("start: rank 0 cannot serve the store at 127.0.0.1:"));
+  EXPECT_THAT(ranks.output(0), HasSubstr("choose another MASTER_PORT for all ranks"));
+  EXPECT_EQ(ranks.code(1, seconds(300)), kRankFailureCode);
+  EXPECT_THAT(ranks.output(1), HasSubstr("start: rank 1 did not reach the store at 127.0.0.1:"));
+  EXPECT_THAT(ranks.output(1), HasSubstr("a program listens there, but it does not answer as the store of a run does"));
+  close(other);
 }
 
 // The rank that serves the store needs the name too.
