@@ -106,14 +106,13 @@ usual_priority() {  # PROCESS: for it and those that it started. Only root may d
 
 # run_tests PRESET [CTEST OPTIONS...]
 run_tests() {
-  local preset=$1 xml=$PWD/build/$1/tests.xml status=0 limit=$sanitized_seconds more=1 counts
+  local preset=$1 xml=$PWD/build/$1/tests.xml status=0 limit=$sanitized_seconds counts
   [[ $1 != release ]] || limit=$test_seconds
   shift
   say "$preset: testing (at $((SECONDS - started)) s)"
   rm -f "$xml"
   # Many entries wait for a time limit or for a process that ends. More entries than processors keep all of them busy.
-  [[ $preset == release ]] || more=2
-  ctest --test-dir "build/$preset" -j "$((num_jobs + more))" --timeout "$limit" --output-on-failure --no-tests=error --output-junit "$xml" \
+  ctest --test-dir "build/$preset" -j "$((num_jobs + 2))" --timeout "$limit" --output-on-failure --no-tests=error --output-junit "$xml" \
     --test-output-size-passed 100000000 --test-output-size-failed 100000000 "$@" || status=$?
   stage_ends "$preset: tests"
   if [[ -f $xml ]]; then

@@ -27,6 +27,8 @@ using Clock = std::chrono::steady_clock;
 
 // The store has just been reached: if it cannot be reached again, its rank has died.
 constexpr milliseconds kSecondConnection{10'000};
+// How long a rank waits for others before it says so.
+constexpr milliseconds kQuietWait{10'000};
 
 std::string join_key(int rank) { return fmt::format("join/{}", rank); }
 // Why a rank gave up while the ranks joined. Later, its watch tells the others.
@@ -74,8 +76,11 @@ Result<> claim_rank(RankStore& store, const RankPlace& place, const StorePlace& 
   if (!where.file.empty())
     return join_error(fmt::format("{} belongs to an earlier run, or two processes are rank {}", where.file, place.rank),
                       "delete the file, and start all ranks again");
-  return join_error(fmt::format("two processes say that they are rank {} of {}", place.rank, place.size),
-                    fmt::format("give every process its own rank ({})", place.launcher));
+  return join_error(
+      fmt::format("two processes say that they are rank {} of {} at {}:{}", place.rank, place.size, where.address,
+                  where.port),
+      fmt::format("give every process its own rank ({}), or choose another MASTER_PORT if another run uses this one",
+                  place.launcher));
 }
 
 // An Error if one of the ranks that have come has ended: the others would wait for it until their limits. It can be seen
@@ -96,29 +101,50 @@ Result<> check_arrived(RankStore& store, const RankPlace& place) {
   return {};
 }
 
+// The ranks that have not come, as "rank 1, rank 2".
+struct AbsentRanks {
+  int count = 0;
+  std::string names;
+};
+
+Result<AbsentRanks> absent_ranks(RankStore& store, int size) {
+  constexpr int kMaxNamed = 16;
+  AbsentRanks absent;
+  for (int rank = 0; rank < size; ++rank) {
+    if (TRY(store.has(join_key(rank)))) continue;
+    if (++absent.count > kMaxNamed + 1) continue;
+    absent.names += absent.count == 1 ? "" : ", ";
+    absent.names += absent.count > kMaxNamed ? "..." : fmt::format("rank {}", rank);
+  }
+  return absent;
+}
+
 Result<> wait_for_all(RankStore& store, const RankPlace& place, const RanksConfig& config, Clock::time_point deadline,
                       const std::string& where) {
   constexpr int kLooksPerCheck = 25;  // every half second
   int num_looks = 0;
-  std::vector<std::string> absent;
+  Clock::time_point tell_at = Clock::now() + std::min<Clock::duration>(kQuietWait, (deadline - Clock::now()) / 4);
+  const std::string limit = format_f64(seconds_of(config.join_timeout));
   for (int rank = 0; rank < place.size; ++rank) {
     while (!TRY(store.has(join_key(rank)))) {
+      if (Clock::now() > tell_at) {
+        tell_at = Clock::time_point::max();
+        const AbsentRanks absent = TRY(absent_ranks(store, place.size));
+        log_info(fmt::format("waiting for {} of {} ranks to come to {}, at most {} s (ranks.join_timeout): {}",
+                             absent.count, place.size, where, limit, absent.names));
+      }
       if (Clock::now() > deadline) {
-        absent.push_back(fmt::format("rank {}", rank));
-        break;
+        const AbsentRanks absent = TRY(absent_ranks(store, place.size));
+        if (absent.count == 0) break;  // they have come just now
+        return join_error(fmt::format("{} of {} ranks did not come to {} within {} s: {}", absent.count, place.size,
+                                      where, limit, absent.names),
+                          "look into the logs of these ranks, or raise ranks.join_timeout");
       }
       std::this_thread::sleep_for(milliseconds(20));
       if (++num_looks % kLooksPerCheck == 0) TRY(check_arrived(store, place));
     }
   }
-  if (absent.empty()) return {};
-  constexpr size_t kMaxNamed = 16;
-  const size_t count = absent.size();
-  absent.resize(std::min(count, kMaxNamed));
-  return join_error(
-      fmt::format("{} of {} ranks did not come to {} within {} s: {}{}", count, place.size, where,
-                  format_f64(seconds_of(config.join_timeout)), join(absent, ", "), count > kMaxNamed ? ", ..." : ""),
-      "look into the logs of these ranks, or raise ranks.join_timeout");
+  return {};
 }
 
 Result<std::vector<RankProcess>> processes_of_all(RankStore& store, const RankPlace& place) {

@@ -20,7 +20,7 @@ class Group {
   // Consoles go to `dir`, where the ranks start too, but for the last one if it has a folder of its own.
   Group(const std::vector<std::vector<std::string>>& words_by_rank, const Path& dir, const Path& dir_of_last = {})
       : dir_(dir) {
-    const std::string port = std::to_string(free_port().value()), size = std::to_string(words_by_rank.size());
+    const std::string port = std::to_string(port_.number), size = std::to_string(words_by_rank.size());
     for (size_t rank = 0; rank < words_by_rank.size(); ++rank) {
       const std::string number = std::to_string(rank);
       std::vector<std::string> words{"/usr/bin/env",       "RANK=" + number,           "LOCAL_RANK=" + number,
@@ -59,6 +59,7 @@ class Group {
 
  private:
   Path dir_;
+  FreePort port_ = free_port().value();
   std::deque<Process> processes_;
 };
 

@@ -308,14 +308,19 @@ TEST_F(Turns, TooManyFailuresEndTheRunWithTheReason) {
 
 // Each row would cost its time limit.
 TEST_F(Turns, AGameThatHangsEndsTheRunBeforeAllRowsHaveFailed) {
-  dir_.write("slow.py", "import time\n\n\nclass Slow:\n    def step(self, text):\n        time.sleep(3600)\n");
-  const Outcome ended = mortise(
-      "train run.toml rollout.multi_turn.params.class=slow.py:Slow rollout.multi_turn.timeout=1s plugins.num_workers=1 "
-      "rollout.multi_turn.reward_weight=0 reward.0.use=length");
-  EXPECT_EQ(ended.code, 9) << ended.output;
-  EXPECT_THAT(ended.output, testing::ContainsRegex("the environment failed on [0-9]+ of 32 rows"));
-  EXPECT_THAT(ended.output, Not(HasSubstr("the environment failed on 32 of 32 rows")));
-  EXPECT_THAT(ended.output, HasSubstr("rollout.multi_turn.timeout"));
+  dir_.write("slow.py",
+             "import time\n\n\nclass Slow:\n    def step(self, text):\n        time.sleep(3600)\n\n\n"
+             "class SlowStart:\n    def reset(self, prompt):\n        time.sleep(3600)\n\n"
+             "    def step(self, text):\n        return '', 0.0, True\n");
+  for (const std::string game : {"Slow", "SlowStart"}) {
+    const Outcome ended = mortise("train run.toml rollout.multi_turn.params.class=slow.py:" + game +
+                                  " rollout.multi_turn.timeout=1s plugins.num_workers=1 "
+                                  "rollout.multi_turn.reward_weight=0 reward.0.use=length");
+    EXPECT_EQ(ended.code, 9) << ended.output;
+    EXPECT_THAT(ended.output, testing::ContainsRegex("the environment failed on [0-9]+ of 32 rows"));
+    EXPECT_THAT(ended.output, Not(HasSubstr("the environment failed on 32 of 32 rows")));
+    EXPECT_THAT(ended.output, HasSubstr("rollout.multi_turn.timeout"));
+  }
 }
 
 TEST_F(Turns, LimitsEndARowAndTheDumpSaysWhich) {

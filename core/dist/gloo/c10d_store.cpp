@@ -13,6 +13,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <future>
+#include <memory>
+#include <stdexcept>
+#include <thread>
 
 #include "dist/gloo/c10d_handle.h"
 #include "dist/launch/listener.h"
@@ -36,6 +40,7 @@ auto guard_store(const Body& body) -> Result<decltype(body())> {
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
 constexpr std::chrono::milliseconds kLeastToConnect{1000};
+constexpr std::chrono::milliseconds kSilence{1000};  // after the limit that c10d keeps itself
 
 // When a connection closes, c10d warns with twenty lines of a stack. The watch says what happened in one.
 void no_warnings_of_c10d() {
@@ -50,6 +55,17 @@ c10::intrusive_ptr<c10d::Store> open_store(const StorePlace& place, std::chrono:
   options.waitWorkers = false;  // join_ranks waits itself, and names the ranks that do not come
   options.timeout = timeout;
   return c10::make_intrusive<c10d::TCPStore>(place.address, options);
+}
+
+// c10d waits without a limit for a program that accepts connections, but is no store. Its thread is then left behind.
+c10::intrusive_ptr<c10d::Store> open_store_in_time(const StorePlace& place, std::chrono::milliseconds timeout) {
+  using Opening = std::packaged_task<c10::intrusive_ptr<c10d::Store>()>;
+  const auto opening = std::make_shared<Opening>([place, timeout] { return open_store(place, timeout); });
+  auto opened = opening->get_future();
+  std::thread([opening] { (*opening)(); }).detach();
+  if (opened.wait_for(timeout + kSilence) != std::future_status::ready)
+    throw std::runtime_error("a program listens there, but it does not answer as the store of a run does");
+  return opened.get();
 }
 
 }  // namespace
@@ -95,7 +111,8 @@ Result<std::unique_ptr<C10dStore>> connect_store(const StorePlace& place, std::c
   return guard_store([&] {
     // The listener may end before c10d connects, and c10d then tries until its own limit: both share one limit.
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    auto store = open_store(place, std::max(left, kLeastToConnect));
+    const auto limit = std::max(left, kLeastToConnect);
+    auto store = is_client ? open_store_in_time(place, limit) : open_store(place, limit);
     store->setTimeout(answer.value_or(timeout));
     auto handle = std::make_shared<C10dStore::Handle>();
     handle->store = c10::make_intrusive<c10d::PrefixStore>(place.prefix, std::move(store));

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 namespace mortise {
 
@@ -82,19 +83,22 @@ bool is_own_address(const std::string& host) {
   return is_own;
 }
 
-Result<int> free_port() {
+Result<FreePort> free_port() {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  std::shared_ptr<void> hold(nullptr, [fd](void*) { close(fd); });
+  const int yes = 1;
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof address;
   auto* any = reinterpret_cast<sockaddr*>(&address);
-  const bool found = fd >= 0 && bind(fd, any, size) == 0 && getsockname(fd, any, &size) == 0;
-  const std::string problem = std::strerror(errno);
-  if (fd >= 0) close(fd);
+  const bool found = fd >= 0 && bind(fd, any, size) == 0 &&
+                     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 &&
+                     getsockname(fd, any, &size) == 0;
   if (!found)
-    return Error{ErrorKind::kInternal, fmt::format("no TCP port of this machine is free: {}", problem), {}, {}};
-  return static_cast<int>(ntohs(address.sin_port));
+    return Error{
+        ErrorKind::kInternal, fmt::format("no TCP port of this machine is free: {}", std::strerror(errno)), {}, {}};
+  return FreePort{static_cast<int>(ntohs(address.sin_port)), std::move(hold)};
 }
 
 }  // namespace mortise

@@ -1,6 +1,7 @@
 // Addresses of this machine.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "foundation/base/result.h"
@@ -18,7 +19,12 @@ std::string lookup_problem(const std::string& host);
 // name are no addresses.
 bool is_own_address(const std::string& host);
 
-// A TCP port of the loopback interface that was free a moment ago.
-Result<int> free_port();
+// A TCP port of the loopback interface. While `hold` lives, the kernel gives it to no program that asks for any port. A
+// program that asks for this number may serve it, with SO_REUSEADDR as servers have.
+struct FreePort {
+  int number = 0;
+  std::shared_ptr<void> hold{};  // closes it
+};
+Result<FreePort> free_port();
 
 }  // namespace mortise

@@ -228,9 +228,9 @@ Result<GroupEnd> LocalGroup::wait() {
 }  // namespace
 
 Result<GroupEnd> run_local_group(const LocalGroupOptions& options) {
-  const int port = options.port != 0 ? options.port : TRY(free_port());
+  const FreePort own = options.port == 0 ? TRY(free_port()) : FreePort{options.port, {}};
   LocalGroup group(options);
-  TRY(group.start(port));
+  TRY(group.start(own.number));
   return group.wait();
 }
 

@@ -19,6 +19,14 @@ Verdict blame(int rank, std::string cause) { return {rank, std::move(cause)}; }
 
 bool is_alive(const RankView& view) { return view.state.status == RankStatus::kRunning && !view.has_ended; }
 
+// It ended without a word. A state that is not final says nothing: the rank may have written its error, or that its run
+// is done, before the store was gone. Only the rank that serves the store cannot end well before this rank has heard it.
+bool was_killed(const Situation& s, size_t rank) {
+  const RankView& view = s.ranks[rank];
+  if (!view.has_ended || view.state.status != RankStatus::kRunning) return false;
+  return view.is_final || static_cast<int>(rank) == s.store_rank;
+}
+
 // Errors that a rank reported, and processes that are no more: certain, whatever this rank does.
 std::optional<Verdict> certain_failure(const Situation& s) {
   for (size_t i = 0; i < s.ranks.size(); ++i) {
@@ -28,7 +36,7 @@ std::optional<Verdict> certain_failure(const Situation& s) {
     if (view.state.status == RankStatus::kFailed)
       return blame(rank, fmt::format("{} ended {} with an error: {}", view.description, place_text(view.state),
                                      view.state.error));
-    if (view.has_ended && view.state.status == RankStatus::kRunning)
+    if (was_killed(s, i))
       return blame(rank, fmt::format("{} was killed or crashed {}", view.description, place_text(view.state)));
   }
   return std::nullopt;

@@ -23,6 +23,7 @@ struct RankView {
   double silent_s = 0;      // since its last message
   double waits_s = 0;       // in one call, by its messages; 0: it is in none
   bool has_ended = false;   // this machine runs its process no more
+  bool is_final = false;    // the store has answered since that was seen: `state` is the last one that the rank wrote
   std::string description;  // "rank 2 (process 77 on node1)"
 };
 

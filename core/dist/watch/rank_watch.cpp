@@ -130,6 +130,7 @@ struct RankWatch::Shared : std::enable_shared_from_this<RankWatch::Shared> {
   void settle(std::unique_lock<std::mutex>& lock, const Verdict& found);
   void set_verdict(const Verdict& found);
   [[nodiscard]] Error error_of(const Verdict& found, std::string_view stage) const;
+  [[nodiscard]] bool serves_store() const { return options.store_rank == options.rank; }
   bool others_have_ended();
   void work_meanwhile(std::unique_lock<std::mutex>& lock, const std::function<bool()>& is_over,
                       const std::function<bool(int wait_ms)>& meanwhile);
@@ -223,9 +224,9 @@ Error RankWatch::Shared::error_of(const Verdict& found, std::string_view stage) 
               : "start the run again"};
 }
 
-// A process that has ended may have written its error just before, after this rank last asked. So the store is asked
-// once more before the end counts: only a rank that left no error was killed. A store that does not answer leaves that
-// open: the process may have ended because of this silence, which reached its limit there first.
+// A process that has ended may have written just before, after this rank last asked, that it failed or that its run is
+// done. So the store is asked once more: only a rank that left no word was killed. A store that does not answer, or that
+// is gone, leaves that open.
 void RankWatch::Shared::look_for_ended_processes(std::unique_lock<std::mutex>& lock) {
   const RankProcess self = options.processes[static_cast<size_t>(options.rank)];
   lock.unlock();
@@ -238,8 +239,11 @@ void RankWatch::Shared::look_for_ended_processes(std::unique_lock<std::mutex>& l
     asked_for_ended = version;
   }
   const auto has_answer = [&] { return written >= asked_for_ended || store_lost || stop; };
-  if (!changed.wait_for(lock, kTick, has_answer)) return;
-  for (size_t i = 0; i < ended.size(); ++i) views[i].has_ended = ended[i];
+  changed.wait_for(lock, kTick, has_answer);
+  for (size_t i = 0; i < ended.size(); ++i) {
+    views[i].has_ended = ended[i];
+    if (written >= asked_for_ended) views[i].is_final = ended[i];
+  }
 }
 
 // The store decides whose verdict counts; without an answer, this rank's does.
@@ -273,7 +277,7 @@ void RankWatch::Shared::judge_once(std::unique_lock<std::mutex>& lock, double el
     s.awaits = wait.ranks;
   }
   s.call_failed = call_failed;
-  s.store_rank = options.store_rank == options.rank ? -1 : options.store_rank;
+  s.store_rank = serves_store() ? -1 : options.store_rank;
   s.store_address = options.store_address;
   s.store_lost = store_lost_s > seconds_of(kDyingLimit);
   s.store_silent_s = store_silent_s;
@@ -372,8 +376,10 @@ void RankWatch::Shared::judge_loop() {
     if (!verdict || mine.status == RankStatus::kFailed) continue;
     since_verdict_s += elapsed_s;
     const bool has_started = mine.calls > 1;  // the first one is that of the group itself
-    if (since_verdict_s < seconds_of(has_started ? options.end_grace : std::min(options.end_grace, kStartGrace)))
-      continue;
+    const double over_s =
+        since_verdict_s - seconds_of(has_started ? options.end_grace : std::min(options.end_grace, kStartGrace));
+    const bool is_read = !serves_store() || others_have_ended() || over_s > seconds_of(kOthersLimit);
+    if (over_s < 0 || !is_read) continue;
     const Error error = error_of(*verdict, mine.stage);
     lock.unlock();
     log_info(fmt::format("rank {} ends while it works; its threads were here:\n{}", options.rank, thread_stacks()));
@@ -517,13 +523,13 @@ void RankWatch::fail(const Error& error) {
                             [this] { return shared_->written >= shared_->version || shared_->talk_ended; });
 }
 
-// With the mutex.
+// With the mutex. After a run that is done, a rank that is slow to read this is waited for as long as one may be silent.
 bool RankWatch::Shared::others_have_ended() {
+  const double silence_s = mine.status == RankStatus::kGone ? options.limits.answer_s : options.limits.dead_s;
   for (size_t i = 0; i < views.size(); ++i) {
     const RankView& view = views[i];
     const bool lives = view.state.status == RankStatus::kRunning || view.state.status == RankStatus::kLeft;
-    if (static_cast<int>(i) != options.rank && lives && !view.has_ended && view.silent_s < options.limits.dead_s)
-      return false;
+    if (static_cast<int>(i) != options.rank && lives && !view.has_ended && view.silent_s < silence_s) return false;
   }
   return true;
 }
@@ -559,8 +565,11 @@ RankWatch::~RankWatch() {
   Shared& shared = *shared_;
   std::unique_lock lock(shared.mutex);
   shared.changed.wait_for(lock, kFlushLimit, [&] { return shared.written >= shared.version || shared.talk_ended; });
-  if (shared.options.store_rank == shared.options.rank)  // the others still read what this rank serves
-    shared.changed.wait_for(lock, kOthersLimit, [&] { return shared.talk_ended || shared.others_have_ended(); });
+  if (shared.serves_store()) {  // the others still read it
+    const std::chrono::duration<double> answer(shared.options.limits.answer_s);
+    const auto limit = status == RankStatus::kGone ? std::chrono::duration_cast<milliseconds>(answer) : kOthersLimit;
+    shared.changed.wait_for(lock, limit, [&] { return shared.talk_ended || shared.others_have_ended(); });
+  }
   shared.stop = true;
   shared.changed.notify_all();
   // The talker may be blocked by a store that does not answer. It then keeps what it uses.

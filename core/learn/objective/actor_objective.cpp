@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "config/full_kl.h"
 #include "experience/plugin_settings.h"
@@ -14,6 +13,7 @@
 #include "learn/objective/entropy_mask.h"
 #include "learn/objective/loss_settings.h"
 #include "learn/objective/off_policy_mask.h"
+#include "mortise/kinds/policy_loss.h"
 
 namespace mortise {
 
@@ -135,17 +135,15 @@ StepView ActorObjective::kl_input_of(const StepView& input) const {
 
 namespace {
 
-// Tokens without weight get no gradient. But the ratio of a row holds the log-probs of all its tokens, also of those that
-// a mask takes out: where others of the row count, their weight is so small instead that only this part remains.
-constexpr float kOnlyByOthers = std::numeric_limits<float>::min();
-
+// The ratio of a row holds the log-probs of all its tokens, also of those that a mask takes out. Where others of the row
+// count, the loss is told so (mortise/kinds/policy_loss.h).
 void keep_in_ratio(std::span<const int64_t> row_offsets, std::span<const float> before, std::span<float> weight) {
   for (size_t row = 0; row + 1 < row_offsets.size(); ++row) {
     const auto begin = static_cast<size_t>(row_offsets[row]), end = static_cast<size_t>(row_offsets[row + 1]);
     const auto of_row = weight.subspan(begin, end - begin);
     if (std::ranges::all_of(of_row, [](float w) { return w == 0.0F; })) continue;
     for (size_t t = begin; t < end; ++t) {
-      if (weight[t] == 0.0F && before[t] != 0.0F) weight[t] = kOnlyByOthers;
+      if (weight[t] == 0.0F && before[t] != 0.0F) weight[t] = MORTISE_RATIO_ONLY_WEIGHT;
     }
   }
 }
@@ -207,7 +205,7 @@ void ActorObjective::note_clipped(const StepView& loss_input, const ObjectiveGra
   const auto mask = loss_input.get<column::ResponseMask>();
   const auto weight = loss_input.get<column::Weight>(), advantages = loss_input.get<column::Advantages>();
   for (size_t t = 0; t < grad.clipped.size(); ++t) {
-    const bool counts = mask[t] != 0 && std::abs(weight[t]) > kOnlyByOthers && advantages[t] != 0.0F;
+    const bool counts = mask[t] != 0 && std::abs(weight[t]) > MORTISE_RATIO_ONLY_WEIGHT && advantages[t] != 0.0F;
     grad.clipped[t] = counts && grad.log_prob[t] == 0.0F ? 1.0F : 0.0F;
   }
 }

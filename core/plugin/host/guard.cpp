@@ -71,8 +71,9 @@ Result<> run_guarded(const CallSite& site, mortise_call& call, int64_t timeout_m
     return error;
   }
   if (timeout_ms > 0 && *seconds * 1e3 > static_cast<double>(timeout_ms)) {
+    const std::string own_words = call.fail_text.empty() ? "" : call.fail_text + "; it ";
     return guard_error(site,
-                       fmt::format("took {}, its limit is {}", format_duration(*seconds),
+                       fmt::format("{}took {}, its limit is {}", own_words, format_duration(*seconds),
                                    format_duration(static_cast<double>(timeout_ms) * 1e-3)),
                        is_own ? "raise its timeout or make it faster" : "raise plugins.call_timeout or make it faster");
   }

@@ -232,9 +232,10 @@ struct PythonEnvironment : Environment {
     if (got == Transfer::kStopped) fail(MORTISE_CANCELLED, "cancelled");
     if (got == Transfer::kForeign) fail(MORTISE_FAILED_PRECONDITION, process_.stray());
     if (got == Transfer::kTooLate)
-      fail(
-          MORTISE_DEADLINE_EXCEEDED,
-          "importing the Python files, with the start of MCP servers, took longer than start_limit or the call's time");
+      fail(MORTISE_DEADLINE_EXCEEDED,
+           std::string("importing the Python files, with the start of MCP servers, took longer than ") +
+               (patience.deadline_ns == own ? "start_limit"
+                                            : "rollout.multi_turn.timeout, in which a new Python process starts too"));
     if (answer.is_object() && answer.contains("error"))
       fail(MORTISE_FAILED_PRECONDITION, answer["error"].get<std::string>());
     fail(MORTISE_FAILED_PRECONDITION, "'" + interpreter + "' ended with " + exit +

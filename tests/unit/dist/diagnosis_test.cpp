@@ -57,7 +57,32 @@ TEST_F(Diagnosis, ARankThatReportedAnError) {
 
 TEST_F(Diagnosis, AProcessThatIsNoMore) {
   ranks[2].has_ended = true;
+  EXPECT_EQ(verdict(), std::nullopt) << "its last words may not be here yet";
+  ranks[2].is_final = true;
   EXPECT_EQ(verdict(), (Verdict{2, "rank 2 was killed or crashed in 'rollout' of step 12"}));
+}
+
+// At the end of a run, ranks that are done end. Whose end was not read is not to blame, but the rank that served the store.
+TEST_F(Diagnosis, AProcessWhoseLastStateWasLostWithTheStore) {
+  for (const int rank : {1, 2}) {
+    s.rank = rank;
+    for (const RankStatus own : {RankStatus::kRunning, RankStatus::kLeft}) {
+      ranks[static_cast<size_t>(rank)].state.status = own;
+      RankView& done = ranks[static_cast<size_t>(3 - rank)];
+      done.has_ended = true;
+      s.store_lost = false;
+      EXPECT_EQ(verdict(), std::nullopt) << rank;
+      s.store_lost = true;
+      EXPECT_EQ(verdict()->rank, 0) << rank;
+      ranks[0].has_ended = true;
+      EXPECT_EQ(verdict(), (Verdict{0, "rank 0 was killed or crashed in 'gradients' of step 12"})) << rank;
+      ranks[0].state.status = RankStatus::kLeft;
+      EXPECT_EQ(verdict(), (Verdict{0, "rank 0 has closed its connections: it was last in 'gradients' of step 12"}));
+      ranks[0].state.status = RankStatus::kRunning;
+      ranks[0].has_ended = done.has_ended = false;
+    }
+    ranks[static_cast<size_t>(rank)].state.status = RankStatus::kRunning;
+  }
 }
 
 TEST_F(Diagnosis, ARankThatStoppedForAnotherIsNotToBlame) {
@@ -87,7 +112,7 @@ TEST_F(Diagnosis, TheRankThatServesTheStore) {
   EXPECT_EQ(verdict(), (Verdict{0, "rank 0 has closed its connections: it was last in 'gradients' of step 12"}));
   s.store_rank = -1;
   EXPECT_EQ(verdict(), (Verdict{-1, "the store of the group at node0:29500 has closed its connections"}));
-  ranks[2].has_ended = true;
+  ranks[2].has_ended = ranks[2].is_final = true;
   EXPECT_EQ(verdict()->rank, 2) << "what is certain comes first";
 }
 

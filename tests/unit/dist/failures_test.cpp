@@ -2,8 +2,11 @@
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -70,7 +73,35 @@ TEST(Processes, KilledAtAnyMomentAreNamedByAllSurvivors) {
   }
 }
 
-// The same inside an exchange of neighbours, also for ranks that wait in another group or in none.
+// Each rank tells the others that it is done, and ends when all are. Some may be gone while others still read that.
+TEST(Processes, KilledWhileTheRunEndsAreNamedByThoseThatAreNotDone) {
+  constexpr int kSize = 4;
+  std::mt19937 random(20262);
+  RankProcesses straight(kSize, {"20"});
+  straight.wait_until_joined();
+  const auto joined = std::chrono::steady_clock::now();
+  for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(straight.code(rank, seconds(300)), 0) << straight.output(rank);
+  const auto run = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - joined);
+  for (int round = 0; round < num_rounds(12, 200); ++round) {
+    const int victim = round % 2 == 0 ? 0 : 1 + round / 2 % (kSize - 1);  // rank 0 serves the store
+    const std::chrono::microseconds moment(random() % static_cast<uint64_t>(run.count()));
+    SCOPED_TRACE(fmt::format("round {}: rank {} after {} us", round, victim, moment.count()));
+    RankProcesses ranks(kSize, {"20"});
+    ranks.wait_until_joined();
+    std::this_thread::sleep_for(moment);
+    ranks.send(victim, SIGKILL);
+    const int code = ranks.code(victim, seconds(300));
+    EXPECT_TRUE(code == -SIGKILL || code == 0) << code;
+    for (int rank = 0; rank < kSize; ++rank) {
+      if (rank == victim || ranks.code(rank, seconds(300)) == 0) continue;
+      EXPECT_EQ(code, -SIGKILL) << ranks.output(rank);
+      EXPECT_EQ(ranks.code(rank, seconds(300)), kRankFailureCode) << ranks.output(rank);
+      EXPECT_THAT(ranks.output(rank), HasSubstr(fmt::format("rank {} (process {} on ", victim, ranks.pid(victim))));
+    }
+  }
+}
+
+// A kill inside an exchange of neighbours, also for ranks that wait in another group or in none.
 TEST(Processes, KilledInAGroupAreNamedByAllSurvivors) {
   constexpr int kSize = 4;
   for (const int victim : {1, 2}) {
@@ -171,6 +202,8 @@ TEST(Processes, MissingRanksAreNamed) {
   EXPECT_EQ(ranks.code(0, seconds(300)), kRankFailureCode);
   EXPECT_THAT(ranks.output(0), HasSubstr("2 of 3 ranks did not come to 127.0.0.1:"));
   EXPECT_THAT(ranks.output(0), HasSubstr(" within 1.5 s: rank 1, rank 2; "));
+  EXPECT_THAT(ranks.output(0), HasSubstr("waiting for 2 of 3 ranks to come to 127.0.0.1:"));
+  EXPECT_THAT(ranks.output(0), HasSubstr(", at most 1.5 s (ranks.join_timeout): rank 1, rank 2\n"));
 }
 
 // Waits until the rank has come to the store.
@@ -209,10 +242,11 @@ TEST(Processes, ARankThatGivesUpJoiningTellsTheOthersWhy) {
 TEST(Processes, AStoreThatEndsWhileTheRanksJoinIsNamed) {
   const auto port = free_port();
   ASSERT_TRUE(port.ok());
-  RankProcesses ranks(2, {"1"}, {{"WORLD_SIZE", "3"}, {"JOIN_MS", "300000"}, {"MASTER_PORT", std::to_string(*port)}});
+  RankProcesses ranks(2, {"1"},
+                      {{"WORLD_SIZE", "3"}, {"JOIN_MS", "300000"}, {"MASTER_PORT", std::to_string(port->number)}});
   StorePlace place;
   place.address = "127.0.0.1";
-  place.port = *port;
+  place.port = port->number;
   wait_until_there(place, 1);
   ranks.send(0, SIGKILL);
   EXPECT_EQ(ranks.code(1, seconds(300)), kRankFailureCode);
@@ -264,6 +298,29 @@ TEST(Processes, NobodyAtTheAddress) {
   EXPECT_EQ(ranks.code(0, seconds(300)), kRankFailureCode);
   EXPECT_THAT(ranks.output(0), HasSubstr("start: rank 1 did not reach the store at 127.0.0.1:"));
   EXPECT_THAT(ranks.output(0), HasSubstr("check MASTER_ADDR, MASTER_PORT and that rank 0 runs"));
+}
+
+// It accepts connections, and says nothing.
+TEST(Processes, AnotherProgramAtThePort) {
+  auto port = free_port();
+  ASSERT_TRUE(port.ok());
+  const int other = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int yes = 1;
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port->number));
+  ASSERT_EQ(setsockopt(other, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes), 0);
+  ASSERT_EQ(bind(other, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(listen(other, 8), 0);
+  RankProcesses ranks(2, {"1"}, {{"JOIN_MS", "1500"}, {"MASTER_PORT", std::to_string(port->number)}});
+  EXPECT_EQ(ranks.code(0, seconds(300)), kRankFailureCode);
+  EXPECT_THAT(ranks.output(0), HasSubstr("start: rank 0 cannot serve the store at 127.0.0.1:"));
+  EXPECT_THAT(ranks.output(0), HasSubstr("choose another MASTER_PORT for all ranks"));
+  EXPECT_EQ(ranks.code(1, seconds(300)), kRankFailureCode);
+  EXPECT_THAT(ranks.output(1), HasSubstr("start: rank 1 did not reach the store at 127.0.0.1:"));
+  EXPECT_THAT(ranks.output(1), HasSubstr("a program listens there, but it does not answer as the store of a run does"));
+  close(other);
 }
 
 // The rank that serves the store needs the name too.

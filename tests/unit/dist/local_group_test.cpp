@@ -1,9 +1,12 @@
 // `mortise launch`'s processes, with shell scripts as ranks.
 #include "dist/launch/local_group.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +14,8 @@
 #include <climits>
 #include <cstdlib>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "dist/launch/local_address.h"
 #include "support/temp_dir.h"
@@ -121,10 +126,42 @@ TEST(LocalAddress, SaysWhyANameHasNone) {
   EXPECT_NE(lookup_problem("no-such-host.invalid"), "");
 }
 
-TEST(LocalAddress, FindsAFreePort) {
+// Whether a socket can serve the port of the loopback interface.
+bool can_serve(int port, int reuses) {
+  const int server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  EXPECT_EQ(setsockopt(server, SOL_SOCKET, SO_REUSEADDR, &reuses, sizeof reuses), 0);
+  const bool serves =
+      bind(server, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 && listen(server, 1) == 0;
+  close(server);
+  return serves;
+}
+
+TEST(LocalAddress, FindsAFreePortAndHoldsIt) {
+  auto port = free_port();
+  ASSERT_TRUE(port.ok());
+  EXPECT_GT(port->number, 1023);
+  EXPECT_FALSE(can_serve(port->number, /*reuses=*/0)) << "others do not get it";
+  EXPECT_TRUE(can_serve(port->number, /*reuses=*/1)) << "the server of the group gets it";
+  port->hold.reset();
+  EXPECT_TRUE(can_serve(port->number, /*reuses=*/0));
+}
+
+// Programs that ask for any port: as many as fit into a process.
+TEST(LocalAddress, HoldsAPortAgainstThoseThatTakeAny) {
   const auto port = free_port();
   ASSERT_TRUE(port.ok());
-  EXPECT_GT(*port, 1023);
+  std::vector<FreePort> others;
+  for (int i = 0; i < 800; ++i) {
+    auto other = free_port();
+    if (!other.ok()) break;
+    EXPECT_NE(other->number, port->number);
+    others.push_back(std::move(*other));
+  }
+  EXPECT_GT(others.size(), 100U);
 }
 
 }  // namespace

@@ -31,14 +31,15 @@ class RankProcesses {
   // `network_of` names the network namespace of a rank; empty: this one. `of_ranks`: more variables, by rank.
   RankProcesses(int size, const std::vector<std::string>& words, const Environment& more = {},
                 const std::function<std::string(int)>& network_of = {}, const std::vector<Environment>& of_ranks = {}) {
-    const auto port = free_port();
+    auto port = free_port();
     EXPECT_TRUE(port.ok());
+    port_ = std::move(*port);
     for (int rank = 0; rank < size; ++rank) {
       Environment environment{{"RANK", std::to_string(rank)},
                               {"WORLD_SIZE", std::to_string(size)},
                               {"LOCAL_RANK", std::to_string(rank)},
                               {"MASTER_ADDR", "127.0.0.1"},
-                              {"MASTER_PORT", std::to_string(*port)}};
+                              {"MASTER_PORT", std::to_string(port_.number)}};
       for (const auto& [name, value] : more) environment[name] = value;
       if (!of_ranks.empty())
         for (const auto& [name, value] : of_ranks[static_cast<size_t>(rank)]) environment[name] = value;
@@ -111,6 +112,7 @@ class RankProcesses {
 
  private:
   test::TempDir folder_;
+  FreePort port_;
   std::vector<pid_t> pids_;
   std::map<int, int> codes_;
 };

@@ -24,7 +24,7 @@
 namespace mortise {
 namespace {
 
-// A process that does nothing, as rank 1 of a group of two. This one is rank 0.
+// A process that does nothing, as another rank.
 class Peer {
  public:
   Peer() : pid_(fork()) {
@@ -36,7 +36,7 @@ class Peer {
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
   ~Peer() { end(); }
-  [[nodiscard]] RankProcess process() const { return describe_process(pid_, 2); }
+  [[nodiscard]] RankProcess process(int size = 2) const { return describe_process(pid_, size); }
   void end() {
     if (pid_ < 0) return;
     kill(pid_, SIGKILL);
@@ -48,37 +48,42 @@ class Peer {
   pid_t pid_;
 };
 
-// A store that keeps its readers waiting, as one does whose process is stopped.
-class SilentStore : public C10dStore {
+struct StoreFaults {
+  std::atomic<bool> is_silent = false;  // it keeps its readers waiting, as one does whose process is stopped
+  std::atomic<bool> is_lost = false;    // its process is no more
+};
+
+class FaultyStore : public C10dStore {
  public:
-  SilentStore(const C10dStore& store, std::shared_ptr<std::atomic<bool>> is_silent)
-      : C10dStore(store.handle()), is_silent_(std::move(is_silent)) {}
+  FaultyStore(const C10dStore& store, std::shared_ptr<StoreFaults> faults)
+      : C10dStore(store.handle()), faults_(std::move(faults)) {}
   Result<std::vector<std::string>> get_all(const std::vector<std::string>& keys) override {
-    is_silent_->wait(true);
+    faults_->is_silent.wait(true);
+    if (faults_->is_lost) return Error{ErrorKind::kRankFailure, "a connection has closed", "store", {}};
     return C10dStore::get_all(keys);
   }
 
  private:
-  std::shared_ptr<std::atomic<bool>> is_silent_;  // a watch may leave its thread behind
+  std::shared_ptr<StoreFaults> faults_;  // a watch may leave its thread behind
 };
 
+// This process is rank 0 of two. `peer` is rank 1.
 class RankWatches : public testing::Test {
  protected:
   void SetUp() override {
     ASSERT_TRUE(store->set(kVerdictKey, kNoVerdict).ok());
     RankState start;
     start.stage = "start";
-    for (const int rank : {0, 1}) ASSERT_TRUE(store->set(state_key(rank), encode(start)).ok());
-    WatchOptions options;
-    options.size = 2;
-    options.store_rank = -1;
-    options.processes = {this_process(2), peer.process()};
+    for (int rank = 0; rank < options.size; ++rank) ASSERT_TRUE(store->set(state_key(rank), encode(start)).ok());
+    options.processes.resize(static_cast<size_t>(options.size), this_process(options.size));
+    options.processes[1] = peer.process(options.size);
     options.beat = beat;
-    options.end_process = [fails = fails](const Error& error) {
-      if (fails) ADD_FAILURE() << error.to_string();
-    };
+    if (!options.end_process)
+      options.end_process = [fails = fails](const Error& error) {
+        if (fails) ADD_FAILURE() << error.to_string();
+      };
     options.limits = limits;
-    watch = std::make_unique<RankWatch>(std::make_unique<SilentStore>(*store, is_silent), options);
+    watch = std::make_unique<RankWatch>(std::make_unique<FaultyStore>(*store, faults), options);
     if (fails) watch->fail({});  // returns when it has talked to the store
   }
 
@@ -87,7 +92,13 @@ class RankWatches : public testing::Test {
   std::chrono::milliseconds beat = std::chrono::hours(1);  // it looks into the store only when it has a reason
   Peer peer;
   std::unique_ptr<C10dStore> store = memory_store();
-  std::shared_ptr<std::atomic<bool>> is_silent = std::make_shared<std::atomic<bool>>(false);
+  std::shared_ptr<StoreFaults> faults = std::make_shared<StoreFaults>();
+  WatchOptions options = [] {
+    WatchOptions of_two;
+    of_two.size = 2;
+    of_two.store_rank = -1;
+    return of_two;
+  }();
   std::unique_ptr<RankWatch> watch;
 };
 
@@ -149,13 +160,100 @@ class RankWatchesOfASilentStore : public RankWatches {
 
 // The other rank's limit was reached first: it ended, and the store cannot tell why.
 TEST_F(RankWatchesOfASilentStore, BlameItAndNoRankThatEndedMeanwhile) {
-  *is_silent = true;
+  faults->is_silent = true;
   peer.end();
   const Error error = watch->explain_failure("gradients", "a connection has closed");
   EXPECT_NE(error.what.find("the store of the group at "), std::string::npos) << error.what;
   EXPECT_NE(error.what.find(" has not answered for "), std::string::npos) << error.what;
-  *is_silent = false;
-  is_silent->notify_all();
+  faults->is_silent = false;
+  faults->is_silent.notify_all();
+}
+
+// This process is rank 2 of three, and rank 0 serves the store. Rank 1 is done, but this rank has not read that.
+class RankWatchesOfALostRank : public RankWatches {
+ protected:
+  RankWatchesOfALostRank() {
+    fails = false;
+    options.rank = 2;
+    options.size = 3;
+    options.store_rank = 0;
+    options.processes = {server.process(3)};
+  }
+  void rank_1_ends_well() {
+    RankState last;
+    last.stage = "end";
+    last.status = RankStatus::kGone;
+    ASSERT_TRUE(store->set(state_key(1), encode(last)).ok());
+    peer.end();
+  }
+  Peer server;
+};
+
+// The connections of a killed process may close before its end shows.
+TEST_F(RankWatchesOfALostRank, BlameItAndNoRankWhoseLastStateTheyMissed) {
+  faults->is_lost = true;
+  rank_1_ends_well();
+  const Result<> end = watch->leave();
+  ASSERT_FALSE(end.ok());
+  EXPECT_NE(end.error().what.find("rank 0 (process "), std::string::npos) << end.error().what;
+  EXPECT_NE(end.error().what.find(") has closed its connections: it was last in 'start'"), std::string::npos)
+      << end.error().what;
+  EXPECT_NE(end.error().what.find("; this rank (2) was in 'end'"), std::string::npos) << end.error().what;
+}
+
+TEST_F(RankWatchesOfALostRank, SayThatItWasKilledIfItsProcessIsNoMore) {
+  faults->is_lost = true;
+  rank_1_ends_well();
+  server.end();
+  const Result<> end = watch->leave();
+  ASSERT_FALSE(end.ok());
+  EXPECT_NE(end.error().what.find("rank 0 (process "), std::string::npos) << end.error().what;
+  EXPECT_NE(end.error().what.find(") was killed or crashed in 'start'"), std::string::npos) << end.error().what;
+}
+
+TEST_F(RankWatchesOfALostRank, BlameNobodyWhileTheStoreTellsThatARankIsDone) {
+  rank_1_ends_well();
+  RankState last;
+  last.stage = "end";
+  last.status = RankStatus::kLeft;
+  ASSERT_TRUE(store->set(state_key(0), encode(last)).ok());
+  EXPECT_TRUE(watch->leave().ok());
+}
+
+// This process is rank 0 and serves the store. Rank 1 has to read there why the run ends.
+class RankWatchesThatServe : public RankWatches {
+ protected:
+  RankWatchesThatServe() {
+    fails = false;
+    beat = std::chrono::milliseconds(20);
+    limits.wait_s = 0.2;
+    limits.answer_s = limits.dead_s = 1800;
+    options.store_rank = 0;
+    options.end_grace = std::chrono::milliseconds(1);
+    options.end_process = [this](const Error& /*error*/) {
+      was_read_before_end = was_read.load();
+      has_ended = true;
+    };
+  }
+  std::atomic<bool> was_read = false, was_read_before_end = false, has_ended = false;
+};
+
+TEST_F(RankWatchesThatServe, EndNotBeforeTheOthersHaveReadWhy) {
+  const std::shared_ptr<Completion> never = watch->new_completion();
+  const Result<> end = watch->wait(never, "gradients");
+  ASSERT_FALSE(end.ok());
+  EXPECT_NE(end.error().what.find("is still in 'start'"), std::string::npos) << end.error().what;
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // time for a watch that does not wait
+  was_read = true;
+  RankState stopped;
+  stopped.status = RankStatus::kStopped;
+  ASSERT_TRUE(store->set(state_key(1), encode(stopped)).ok());
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::minutes(3);
+  while (!has_ended && std::chrono::steady_clock::now() < give_up)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_TRUE(has_ended);
+  EXPECT_TRUE(was_read_before_end);
+  watch.reset();
 }
 
 // One thread waits for a rank that never comes, while another one waits again and again for a moment.

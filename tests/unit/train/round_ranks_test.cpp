@@ -102,19 +102,28 @@ class WithoutCounters : public test::ThreadRank {
   bool fails_;
 };
 
-// The ranks' error is that of the rank which failed, and not that its counter was out of reach.
-TEST(RoundRanks, AnErrorIsToldWithoutTheCounter) {
+// Calls act(group, ranks) on each of two ranks, in a thread of its own. `fails`: as WithoutCounters.
+template <class Act>
+void on_two_ranks(bool fails, const Act& act) {
   test::MeetingPoint point(2);
-  std::vector<Result<>> ends(2);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank)
     threads.emplace_back([&, rank] {
-      WithoutCounters group(point, rank, /*fails=*/true);
+      WithoutCounters group(point, rank, fails);
       RoundRanks ranks(group);
       ASSERT_OK(ranks.use_side_group());
-      ends[static_cast<size_t>(rank)] = ranks.finish_round(rank == 1 ? Result<>(kOutOfMemory) : Result<>());
+      act(group, ranks);
     });
   for (std::thread& thread : threads) thread.join();
+}
+
+// The ranks' error is that of the rank which failed, and not that its counter was out of reach.
+TEST(RoundRanks, AnErrorIsToldWithoutTheCounter) {
+  std::vector<Result<>> ends(2);
+  on_two_ranks(/*fails=*/true, [&](WithoutCounters& group, RoundRanks& ranks) {
+    const auto rank = static_cast<size_t>(group.rank());
+    ends[rank] = ranks.finish_round(rank == 1 ? Result<>(kOutOfMemory) : Result<>());
+  });
   ASSERT_FALSE(ends[0].ok());
   ASSERT_FALSE(ends[1].ok());
   EXPECT_EQ(ends[0].error().what, "rank 1: no memory is left");
@@ -136,18 +145,11 @@ TEST(RoundRanks, ARankAloneHasItsOwnError) {
 }
 
 TEST(RoundRanks, RankZeroForgetsTheCounterOfEachRound) {
-  test::MeetingPoint point(2);
   std::vector<std::vector<std::string>> forgotten(2);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 2; ++rank)
-    threads.emplace_back([&, rank] {
-      WithoutCounters group(point, rank, /*fails=*/false);
-      RoundRanks ranks(group);
-      ASSERT_OK(ranks.use_side_group());
-      for (int round = 0; round < 2; ++round) EXPECT_OK(ranks.finish_round({}));
-      forgotten[static_cast<size_t>(rank)] = group.forgotten;
-    });
-  for (std::thread& thread : threads) thread.join();
+  on_two_ranks(/*fails=*/false, [&](WithoutCounters& group, RoundRanks& ranks) {
+    for (int round = 0; round < 2; ++round) EXPECT_OK(ranks.finish_round({}));
+    forgotten[static_cast<size_t>(group.rank())] = group.forgotten;
+  });
   EXPECT_EQ(forgotten[0], (std::vector<std::string>{"rounds/0/failures", "rounds/1/failures"}));
   EXPECT_TRUE(forgotten[1].empty());
 }

@@ -5,7 +5,9 @@
  * `weight`, so the update's policy loss is sum over tokens of weight * loss. The plugin returns, for every token t,
  *     loss[t]           the loss of that token
  *     grad_log_prob[t]  d( sum_s weight[s] * loss[s] ) / d log_prob[t]
- * Tokens with response_mask 0 or weight 0 have no gradient; the host sets their outputs to 0.
+ * Tokens with response_mask 0 or weight 0 have no gradient; the host sets their outputs to 0. A token that a mask of the
+ * engine takes out of a loss with row coupling has MORTISE_RATIO_ONLY_WEIGHT instead: what it adds to the sum is 0, but
+ * the losses of other tokens may depend on its log_prob, and that gradient counts.
  * Life: create, compute for every micro-batch of every update of the run, destroy at its end. A failure stops the run,
  * and so does a loss or gradient that is not finite. A call may have 0 rows or 0 tokens. The descriptor's `coupling`
  * says whether a loss must see whole rows, groups or the update.
@@ -17,6 +19,9 @@
 
 #define MORTISE_KIND_POLICY_LOSS "mortise.policy_loss/1"
 
+/* The smallest normal float: a sum with any other weight or loss does not notice it, and it is not 0. */
+#define MORTISE_RATIO_ONLY_WEIGHT 1.17549435e-38F
+
 typedef struct mortise_policy_loss_in {
   uint32_t struct_size;
   uint32_t flags; /* 0 */
@@ -25,7 +30,7 @@ typedef struct mortise_policy_loss_in {
   const mortise_tensor* old_log_prob; /* [N] f32, under the policy before this batch's first update */
   const mortise_tensor* advantages;   /* [N] f32 */
   const mortise_tensor* response_mask; /* [N] u8 */
-  const mortise_tensor* weight;        /* [N] f32, >= 0: the token's share of the aggregated loss */
+  const mortise_tensor* weight;        /* [N] f32, >= 0: share of the aggregated loss, or RATIO_ONLY_WEIGHT */
   /* optional: null unless the engine has them (or the descriptor's requires_inputs names them) */
   const mortise_tensor* ref_log_prob;       /* [N] f32 */
   const mortise_tensor* rollout_log_prob;   /* [N] f32, as the sampler reported it */
