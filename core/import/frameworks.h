@@ -61,10 +61,15 @@ void warn_of_own_divisors(Translation& t, const HfBatches& batches);
 // Length of the run, learning-rate schedule, betas, clipping. `learning_rate`: the framework's, which a floor is a share of.
 void translate_hf_schedule(Translation& t, const HfBatches& batches, double learning_rate);
 // optim and optim_args.
+// "reward" is "eval_reward" there.
+inline std::string metric_of_validation(const std::string& metric) {
+  return metric.starts_with("eval_") ? metric : "eval_" + metric;
+}
 void translate_hf_optimizer(Translation& t);
 void translate_swift_chord(Translation& t, const HfBatches& batches);    // supervised rows in each update
 void translate_swift_optimizer(Translation& t);                          // with its own setting `optimizer`
-void translate_verl_optimizer(Translation& t, const std::string& part);  // "actor" or "critic"
+void translate_verl_schedule(Translation& t, const std::string& part);   // "actor" or "critic"
+void translate_verl_optimizer(Translation& t, const std::string& part);  // the same
 // Checkpoints, validation, logging; validation samples as training does. `validates_as_it_saves`: where eval_strategy
 // or eval_steps is not given, the settings of saving count (ms-swift with validation rows).
 void translate_hf_files(Translation& t, const HfBatches& batches, bool validates_as_it_saves);

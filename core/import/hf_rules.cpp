@@ -30,7 +30,7 @@ constexpr PeerRule kRules[] = {
     // the optimizer
     compute("lr_scheduler_type", "\"linear\"", "actor.optim.lr_scheduler_type"),
     compute("lr_scheduler_kwargs", "null",
-            "actor.optim: num_cycles, min_lr_ratio, power, timescale, lr_wsd_decay_steps, lr_wsd_decay_style"),
+            "actor.optim: the settings of the schedule, such as num_cycles, min_lr_ratio and lr_metric"),
     compute("warmup_steps", "0", "actor.optim.lr_warmup_steps"),
     compute("warmup_ratio", "0.0", "actor.optim.lr_warmup_steps (older versions)"),
     compute("optim", "\"adamw_torch\"", "actor.optim.optimizer"),

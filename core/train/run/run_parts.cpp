@@ -354,6 +354,7 @@ Result<> load_learning(RunParts& parts) {
   if (!needs_critic(estimator)) return {};
   parts.critic = TRY(load_critic(run, *parts.policy.model, &parts.learning.compute.flops));
   TRY(parts.saved.stateful.add(parts.critic->state));
+  TRY(parts.saved.stateful.add(parts.progress.critic_rate));
   return parts.saved.stateful.add(parts.critic->optimizer);
 }
 
@@ -376,6 +377,12 @@ Result<> load_inputs(RunParts& parts) {
   TRY(load_attention_choices(parts.run, parts.saved));
   parts.saved.inputs = TRY(make_inputs(parts.run, *parts.registry, parts.policy, parts.data, parts.critic.get()));
   return parts.saved.stateful.add(parts.saved.inputs);
+}
+
+// What looks at validations.
+Result<> add_judges(RunProgress& progress, StatefulRegistry& stateful) {
+  TRY(stateful.add(progress.best));
+  return stateful.add(progress.policy_rate);
 }
 
 }  // namespace
@@ -430,7 +437,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
 
   TRY(saved.stateful.add(*data.source));
   TRY(saved.stateful.add(progress.owed_validation));
-  TRY(saved.stateful.add(progress.best));
+  TRY(add_judges(progress, saved.stateful));
   run.total_steps = run.total_updates = run.config.sft.total_training_steps;
   if (kind == RunKind::kTrain) {
     TRY(saved.stateful.add(progress.step));

@@ -304,7 +304,6 @@ TEST(ImportVerl, WhatStandsForNothingIsNotKept) {
               HasSubstr("model_config would change the model"));
   for (const char* older :
        {"actor_rollout_ref.actor.optim.grad_clip=1", "actor_rollout_ref.actor.use_rollout_log_probs=True",
-        "actor_rollout_ref.actor.optim.lr_decay_style=cosine",
         "actor_rollout_ref.rollout.agent.custom_async_server.path=a.py"})
     EXPECT_THAT(verl_error(grpo(older)), HasSubstr("is not supported: ")) << older;
 }
@@ -370,8 +369,8 @@ TEST(ImportVerl, APunishmentThatGrowsOnIsTold) {
 
 TEST(ImportVerl, WhatTheCriticDoesOtherwiseIsRefused) {
   EXPECT_THAT(verl_error("critic.optim.clip_grad=0.5"), HasSubstr("differs from "));
-  for (const char* setting : {"critic.optim.zero_indexed_step=False", "critic.model.external_lib=my.lib",
-                              "critic.model.override_config={dropout:1}", "critic.shuffle=True"})
+  for (const char* setting :
+       {"critic.model.external_lib=my.lib", "critic.model.override_config={dropout:1}", "critic.shuffle=True"})
     EXPECT_THAT(verl_error(setting), HasSubstr("is not supported: ")) << setting;
   EXPECT_EQ(verl("critic.optim.clip_grad=0.5 critic.grad_clip=0.5").critic.grad_clip, 0.5);
 }
