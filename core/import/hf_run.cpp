@@ -150,6 +150,7 @@ void set_validation(Translation& t, const HfBatches& batches, const std::string&
   t.set("rollout.val_kwargs.temperature", t.number("temperature"), {name, "temperature"});
   if (!t.is_null("top_k")) t.set("rollout.val_kwargs.top_k", t.integer("top_k"), {name, "top_k"});
   t.set("rollout.val_kwargs.top_p", t.number("top_p"), {name, "top_p"});
+  if (!t.is_null("min_p")) t.set("rollout.val_kwargs.min_p", t.number("min_p"), {name, "min_p"});
   if (!t.is_set("data.val_files")) t.ask("data", "val_files = [\"val.jsonl\"]  # eval_strategy asks for validations");
 }
 

@@ -137,6 +137,7 @@ RolloutPlan val_plan(const RunSettings& run, const Model& policy, const Sampling
   sampling.temperature = val.do_sample ? val.temperature : 0.0;
   sampling.top_k = val.top_k;
   sampling.top_p = val.top_p;
+  sampling.min_p = val.min_p;
   plan.sampling = std::move(sampling);
   return plan;
 }
