@@ -66,8 +66,10 @@ inline std::string metric_of_validation(const std::string& metric) {
   return metric.starts_with("eval_") ? metric : "eval_" + metric;
 }
 void translate_hf_optimizer(Translation& t);
-void translate_swift_chord(Translation& t, const HfBatches& batches);    // supervised rows in each update
-void translate_swift_optimizer(Translation& t);                          // with its own setting `optimizer`
+void translate_swift_chord(Translation& t, const HfBatches& batches);  // supervised rows in each update
+void translate_swift_optimizer(Translation& t);                        // with its own setting `optimizer`
+// Whether verl trains it by Megatron, whose optimizer has other settings.
+bool uses_megatron(Translation& t, const std::string& part);
 void translate_verl_schedule(Translation& t, const std::string& part);   // "actor" or "critic"
 void translate_verl_optimizer(Translation& t, const std::string& part);  // the same
 // Checkpoints, validation, logging; validation samples as training does. `validates_as_it_saves`: where eval_strategy

@@ -134,9 +134,11 @@ void set_fsdp_schedule(Translation& t, const std::string& table) {
 
 }  // namespace
 
+bool uses_megatron(Translation& t, const std::string& part) { return is_megatron(t, part + ".optim."); }
+
 void translate_verl_schedule(Translation& t, const std::string& part) {
   const std::string table = part + ".optim.";
-  const bool megatron = is_megatron(t, table);
+  const bool megatron = uses_megatron(t, part);
   t.set(table + "schedule_unit", "step", {table + (megatron ? "lr_decay_style" : "lr_scheduler_type")},
         "verl's schedule counts steps");
   if (megatron) return set_megatron_schedule(t, table);

@@ -318,26 +318,6 @@ TEST(ImportVerl, AnOlderCapOfTokenWeightsIsTheirThreshold) {
               HasSubstr("both weight tokens"));
 }
 
-// As verl's trainer for Megatron resolves it.
-TEST(ImportVerl, TheDefaultsOfItsMegatronTrainerImport) {
-  const RunConfig config =
-      imported("verl",
-               "algorithm: {adv_estimator: grpo}\n"
-               "actor_rollout_ref:\n"
-               "  actor:\n"
-               "    strategy: megatron\n"
-               "    optim: {optimizer: adam, lr_warmup_init: 0.0, lr_decay_steps: null, min_lr: 0.0,\n"
-               "            lr_decay_style: constant, weight_decay_incr_style: constant,\n"
-               "            lr_wsd_decay_style: exponential, lr_wsd_decay_steps: null,\n"
-               "            use_checkpoint_opt_param_scheduler: false, override_optimizer_config: {}}\n"
-               "    megatron: {tensor_model_parallel_size: 2, override_ddp_config: {}, dtype: bfloat16,\n"
-               "               override_transformer_config: {recompute_modules: [core_attn]}}\n"
-               "  model: {override_config: {model_config: {}, moe_config: {freeze_moe_router: false}}}\n"
-               "  rollout: {layer_name_map: {qkv_layer_name: qkv, gate_proj_layer_name: gate_up}}\n");
-  EXPECT_EQ(config.actor.optim, verl(grpo("")).actor.optim);
-  EXPECT_EQ(config.actor.tensor_model_parallel_size, 2);
-}
-
 // The import does not have the file of defaults that a command names.
 TEST(ImportVerl, OtherDefaultsAreTold) {
   const auto import = [](const std::string& options) {
