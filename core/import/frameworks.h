@@ -134,7 +134,7 @@ void translate_lora(Translation& t, const LoraNames& names, const Json& modules)
 inline constexpr std::string_view kNoFloor =
     "completions may be longer than the limit of this reward: beyond it the punishment there grows on, here it stays";
 
-// Means "no cap" for a parameter that must be finite.
-inline constexpr double kNoCap = 1e300;
+// "No cap", as parameters of plugins read it.
+inline constexpr const char* kNoCap = "inf";
 
 }  // namespace mortise

@@ -39,7 +39,6 @@ constexpr PeerRule kRules[] = {
     compute("adam_beta1", "0.9", "actor.optim.betas"),
     compute("adam_beta2", "0.999", "actor.optim.betas"),
     compute("max_grad_norm", "1.0", "actor.grad_clip"),
-    refuse("neftune_noise_alpha", "[null]", "Mortise adds no noise to the embeddings"),
     no_effect("label_smoothing_factor", "GRPO's loss has no labels"),
     no_effect("average_tokens_across_devices", "an update is always averaged over all of its rows"),
     // precision, memory, speed

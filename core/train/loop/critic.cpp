@@ -41,6 +41,7 @@ CriticOptions options_of(const RunSettings& run, FlopCount* flops) {
       config.actor.loss_scale_factor.value_or(static_cast<double>(config.data.max_response_length));
   options.aggregation.loss_scale_by_rows = config.actor.loss_scale_by_rows;
   options.learner = learner_options(config, by_operators, run.ranks);
+  options.learner.pass.noise_alpha = 0.0;
   options.learner.share_tokens(sequence_group(run.ranks, critic.ulysses_sequence_parallel_size));
   options.learner.ranks.tensor_size = 1;  // the critic has whole layers
   options.learner.micro_batch = critic_pass_options(config, by_operators);

@@ -41,6 +41,7 @@ LearnerOptions learner_options(const RunConfig& config, bool by_operators, Commu
   options.temperature = config.rollout.temperature > 0.0 ? config.rollout.temperature : 1.0;
   options.grad_clip = config.actor.grad_clip;
   options.seed = static_cast<uint64_t>(config.trainer.seed);
+  options.pass.noise_alpha = config.actor.neftune_noise_alpha.value_or(0.0);
   options.micro_batch = micro_batch_options(config, by_operators);
   // The head of one process, or of ranks that have all of it, then gives the bits of ranks that have a part.
   if (config.trainer.deterministic) options.head.window_bytes = vocabulary_window_bytes(config, /*by_operators=*/false);
