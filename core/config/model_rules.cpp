@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -32,6 +33,8 @@ class ModelRules : ConfigRules {
     if (config_.actor.optim.lr == 0) warn("actor.optim.lr", "the learning rate is 0, so nothing will be learned");
     check_restarts("actor.optim.num_cycles", config_.actor.optim);
     check_restarts("critic.optim.num_cycles", config_.critic.optim);
+    check_length("actor.optim", config_.actor.optim);
+    check_length("critic.optim", config_.critic.optim);
     check_nesterov("actor.optim.nesterov", config_.actor.optim);
     check_nesterov("critic.optim.nesterov", config_.critic.optim);
     for (const char* table : {"actor.optim", "critic.optim"}) {
@@ -52,6 +55,26 @@ class ModelRules : ConfigRules {
     if (optim.lr_scheduler_type != LrSchedule::kCosineWithRestarts || optim.num_cycles >= 1) return;
     error(key, fmt::format("{} is {}: cosine_with_restarts needs at least 1", quote(key), format_f64(optim.num_cycles)),
           "set it to 1 or more");
+  }
+
+  void check_length(const std::string& table, const OptimConfig& optim) {
+    if (follows_metric(optim.lr_scheduler_type) && !optim.lr_metric.name) {
+      error(table + ".lr_metric.name",
+            fmt::format("{}.lr_scheduler_type is {}, and no metric is named", table,
+                        choice_name(optim.lr_scheduler_type)),
+            fmt::format("set {}.lr_metric.name = \"eval_reward\", or to another metric of the validation", table));
+    }
+    if (follows_metric(optim.lr_scheduler_type) && !config_.data.validates()) {
+      error(table + ".lr_scheduler_type",
+            fmt::format("{}.lr_scheduler_type is {}, and there are no validations to follow", table,
+                        choice_name(optim.lr_scheduler_type)),
+            "set data.val_files, and trainer.test_freq (sft: sft.test_freq)");
+    }
+    if (optim.lr_decay_steps >= 0 && optim.lr_decay_steps <= std::max<int64_t>(0, optim.lr_warmup_steps)) {
+      error(table + ".lr_decay_steps",
+            fmt::format("{}.lr_decay_steps is {}, which leaves nothing after the warm-up", table, optim.lr_decay_steps),
+            "set it above lr_warmup_steps, or to -1 for the length of the run");
+    }
   }
 
   // What does not go together with model.dtype = bfloat16.

@@ -61,10 +61,17 @@ void warn_of_own_divisors(Translation& t, const HfBatches& batches);
 // Length of the run, learning-rate schedule, betas, clipping. `learning_rate`: the framework's, which a floor is a share of.
 void translate_hf_schedule(Translation& t, const HfBatches& batches, double learning_rate);
 // optim and optim_args.
+// "reward" is "eval_reward" there.
+inline std::string metric_of_validation(const std::string& metric) {
+  return metric.starts_with("eval_") ? metric : "eval_" + metric;
+}
 void translate_hf_optimizer(Translation& t);
-void translate_swift_chord(Translation& t, const HfBatches& batches);    // supervised rows in each update
-void translate_swift_optimizer(Translation& t);                          // with its own setting `optimizer`
-void translate_verl_optimizer(Translation& t, const std::string& part);  // "actor" or "critic"
+void translate_swift_chord(Translation& t, const HfBatches& batches);  // supervised rows in each update
+void translate_swift_optimizer(Translation& t);                        // with its own setting `optimizer`
+// Whether verl trains it by Megatron, whose optimizer has other settings.
+bool uses_megatron(Translation& t, const std::string& part);
+void translate_verl_schedule(Translation& t, const std::string& part);   // "actor" or "critic"
+void translate_verl_optimizer(Translation& t, const std::string& part);  // the same
 // Checkpoints, validation, logging; validation samples as training does. `validates_as_it_saves`: where eval_strategy
 // or eval_steps is not given, the settings of saving count (ms-swift with validation rows).
 void translate_hf_files(Translation& t, const HfBatches& batches, bool validates_as_it_saves);
@@ -127,7 +134,7 @@ void translate_lora(Translation& t, const LoraNames& names, const Json& modules)
 inline constexpr std::string_view kNoFloor =
     "completions may be longer than the limit of this reward: beyond it the punishment there grows on, here it stays";
 
-// Means "no cap" for a parameter that must be finite.
-inline constexpr double kNoCap = 1e300;
+// "No cap", as parameters of plugins read it.
+inline constexpr const char* kNoCap = "inf";
 
 }  // namespace mortise

@@ -30,7 +30,7 @@ constexpr PeerRule kRules[] = {
     // the optimizer
     compute("lr_scheduler_type", "\"linear\"", "actor.optim.lr_scheduler_type"),
     compute("lr_scheduler_kwargs", "null",
-            "actor.optim: num_cycles, min_lr_ratio, power, timescale, lr_wsd_decay_steps, lr_wsd_decay_style"),
+            "actor.optim: the settings of the schedule, such as num_cycles, min_lr_ratio and lr_metric"),
     compute("warmup_steps", "0", "actor.optim.lr_warmup_steps"),
     compute("warmup_ratio", "0.0", "actor.optim.lr_warmup_steps (older versions)"),
     compute("optim", "\"adamw_torch\"", "actor.optim.optimizer"),
@@ -39,7 +39,6 @@ constexpr PeerRule kRules[] = {
     compute("adam_beta1", "0.9", "actor.optim.betas"),
     compute("adam_beta2", "0.999", "actor.optim.betas"),
     compute("max_grad_norm", "1.0", "actor.grad_clip"),
-    refuse("neftune_noise_alpha", "[null]", "Mortise adds no noise to the embeddings"),
     no_effect("label_smoothing_factor", "GRPO's loss has no labels"),
     no_effect("average_tokens_across_devices", "an update is always averaged over all of its rows"),
     // precision, memory, speed

@@ -119,12 +119,11 @@ void set_update_size(Translation& t, const Cut& cut, DealtRows order, int64_t pa
 void set_best_model(Translation& t) {
   const bool loads = t.flag("load_best_model_at_end");
   if (!loads && t.is_null("metric_for_best_model")) return t.note_given({"greater_is_better"}, "there is no metric");
-  std::string metric = t.is_null("metric_for_best_model") ? "loss" : t.text("metric_for_best_model");
+  const std::string metric = t.is_null("metric_for_best_model") ? "loss" : t.text("metric_for_best_model");
   if (metric.ends_with("loss"))
     return t.problem("metric_for_best_model", fmt::format("a validation has no {}", quote(metric)),
                      "set metric_for_best_model: eval_reward");
-  if (!metric.starts_with("eval_")) metric.insert(0, "eval_");
-  t.set("trainer.metric_for_best_model", metric, {"metric_for_best_model"},
+  t.set("trainer.metric_for_best_model", metric_of_validation(metric), {"metric_for_best_model"},
         loads ? "the file `best` in the run's folder names the checkpoint that transformers would load" : "");
   if (!t.is_null("greater_is_better"))
     t.set("trainer.greater_is_better", t.flag("greater_is_better"), {"greater_is_better"});
@@ -151,6 +150,7 @@ void set_validation(Translation& t, const HfBatches& batches, const std::string&
   t.set("rollout.val_kwargs.temperature", t.number("temperature"), {name, "temperature"});
   if (!t.is_null("top_k")) t.set("rollout.val_kwargs.top_k", t.integer("top_k"), {name, "top_k"});
   t.set("rollout.val_kwargs.top_p", t.number("top_p"), {name, "top_p"});
+  if (!t.is_null("min_p")) t.set("rollout.val_kwargs.min_p", t.number("min_p"), {name, "min_p"});
   if (!t.is_set("data.val_files")) t.ask("data", "val_files = [\"val.jsonl\"]  # eval_strategy asks for validations");
 }
 

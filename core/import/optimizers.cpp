@@ -7,6 +7,7 @@
 
 #include "foundation/base/text.h"
 #include "import/frameworks.h"
+#include "import/reasons.h"
 
 namespace mortise {
 
@@ -69,12 +70,27 @@ void set_decay_of_all(Translation& t, const std::string& table, std::string_view
     t.set(table + "decay_all_parameters", true, {name}, fmt::format("{} also decays biases and norms", whose));
 }
 
+// Settings of Megatron's optimizer that say where its state is and when it is computed.
+constexpr std::string_view kMegatronMemory[] = {"optimizer_offload_fraction",
+                                                "overlap_cpu_optimizer_d2h_h2d",
+                                                "use_precision_aware_optimizer",
+                                                "optimizer_cpu_offload",
+                                                "use_distributed_optimizer",
+                                                "overlap_param_gather",
+                                                "use_torch_optimizer_for_cpu_offload",
+                                                "pin_cpu_grads",
+                                                "pin_cpu_params"};
+
 // verl's override_optimizer_config.
 void set_verl_arguments(Translation& t, const std::string& table, const std::string& optimizer) {
   const std::string from = table + "override_optimizer_config";
   if (t.is_null(from)) return;
   const Json arguments = t.table(from);
   for (const auto& [name, value] : arguments.items()) {
+    if (std::ranges::find(kMegatronMemory, name) != std::end(kMegatronMemory)) {
+      t.note(from, reasons::kMemory);
+      continue;
+    }
     const bool is_known =
         optimizer == "sgd"          ? set_argument(t, table, from, name, value, {"momentum", "dampening", "nesterov"})
         : optimizer == "lion"       ? set_argument(t, table, from, name, value, {"betas"})
@@ -146,7 +162,7 @@ void translate_verl_optimizer(Translation& t, const std::string& part) {
   if (ours != "adamw") t.set(table + "optimizer", ours, {name_key, place_key});
   if (ours == "adamw_8bit") t.set(table + "quantize_embeddings", true, {name_key}, "bitsandbytes' default");
   if (ours == "lion") t.set(table + "betas", Json::array({0.9, 0.99}), {name_key}, "verl leaves the default of Lion");
-  set_decay_of_all(t, table, table + "weight_decay", "verl");
+  if (!uses_megatron(t, part)) set_decay_of_all(t, table, table + "weight_decay", "verl");
   set_verl_arguments(t, table, ours);
 }
 

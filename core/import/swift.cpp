@@ -57,15 +57,17 @@ void set_loss(Translation& t, const HfBatches& batches) {
                      fmt::format("importance_sampling_level {} is not known", quote(level)),
                      "use one of: token, sequence, sequence_token");
   }
-  if (level != "token" && !loss->clips) {
-    return t.problem("importance_sampling_level",
-                     fmt::format("level {} with loss_type {} is not supported", level, types[0]),
-                     types[0] + " here has one ratio for each token, as its paper");
+  const bool has_own_row_form = (types[0] == "cispo" || types[0] == "sapo") && level == "sequence";
+  if (level != "token" && !loss->clips && !has_own_row_form) {
+    return t.problem(
+        "importance_sampling_level", fmt::format("level {} with loss_type {} is not supported", level, types[0]),
+        "use one of: token, sequence (grpo, bnpo, dr_grpo, dapo, cispo, sapo), sequence_token (the first four)");
   }
   if (loss->clips) {
     translate_clipped_loss(t, types[0], level);
   } else {
-    t.set("actor.policy_loss.loss_mode", types[0], {"loss_type"});
+    t.set("actor.policy_loss.loss_mode", has_own_row_form ? types[0] + "_sequence" : types[0],
+          {"loss_type", "importance_sampling_level"});
   }
   const std::string_view high = t.is_null("epsilon_high") ? "epsilon" : "epsilon_high";
   if (types[0] == "cispo") {

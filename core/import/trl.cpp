@@ -44,12 +44,9 @@ void set_loss(Translation& t, const HfBatches& batches) {
                      "importance_sampling_level must be token or sequence, but is " + quote(level), "");
   }
   if (type == "cispo" || type == "sapo" || type == "vespo") {
-    if (level == "sequence" && type != "vespo") {
-      return t.problem("importance_sampling_level",
-                       fmt::format("level sequence with loss_type {} is not supported", type),
-                       type + " here has one ratio for each token, as its paper");
-    }
-    t.set("actor.policy_loss.loss_mode", type, {"loss_type"});
+    const bool of_rows = level == "sequence" && type != "vespo";  // which computes rows' weights anyway
+    t.set("actor.policy_loss.loss_mode", of_rows ? type + "_sequence" : type,
+          {"loss_type", "importance_sampling_level"});
   }
   if (type == "cispo") {
     const std::string_view cap = t.is_null("epsilon_high") ? "epsilon" : "epsilon_high";

@@ -112,32 +112,6 @@ void set_rollout_tensor_parallel(Translation& t) {
                               kName, size, size));
 }
 
-// `part`: "actor" or "critic".
-void set_schedule(Translation& t, const std::string& part) {
-  const std::string table = part + ".optim.", type_key = table + "lr_scheduler_type", style = table + "warmup_style";
-  t.set(table + "schedule_unit", "step", {type_key}, "verl's schedule counts steps");
-  const std::string& name = t.is_null(style) ? type_key : style;  // the older name wins, as in verl
-  if (name == style && t.is_given(type_key)) t.note(type_key, "warmup_style wins");
-  const std::string type = t.text(name);
-  if (type != "constant" && type != "cosine")
-    t.problem(name, quote(type) + " is not one of verl's schedules", "use constant or cosine");
-  t.set(type_key, type, {name});
-  for (const std::string leaf : {"min_lr_ratio", "num_cycles"}) {
-    const std::string key = table + leaf;
-    if (type == "cosine") {
-      if (!t.is_null(key)) t.set(key, t.number(key), {key});
-    } else if (t.is_given(key)) {
-      t.note(key, "only with cosine");
-    }
-  }
-  const std::string ratio = table + "lr_warmup_steps_ratio", steps = table + "lr_warmup_steps";
-  if (!t.is_null(steps) && t.integer(steps) >= 0) {
-    if (t.is_given(ratio)) t.note(ratio, "lr_warmup_steps is given");
-  } else if (!t.is_null(ratio)) {
-    t.set(ratio, t.number(ratio), {ratio});
-  }
-}
-
 void set_run_length(Translation& t) {
   if (t.is_null("trainer.total_training_steps")) {
     t.set("trainer.total_epochs", t.integer("trainer.total_epochs"), {"trainer.total_epochs"});
@@ -298,7 +272,7 @@ void translate_verl(Translation& t) {
                         {"actor.fsdp_config.ulysses_sequence_parallel_size", "actor.veomni.ulysses_parallel_size"});
   set_sequence_parallel(t, "ref",
                         {"ref.fsdp_config.ulysses_sequence_parallel_size", "ref.veomni.ulysses_parallel_size"});
-  set_schedule(t, "actor");
+  translate_verl_schedule(t, "actor");
   translate_verl_optimizer(t, "actor");
   set_run_length(t);
   set_files(t, "data.train_files");
@@ -320,7 +294,7 @@ void translate_verl(Translation& t) {
       t, "critic",
       {"critic.fsdp.ulysses_sequence_parallel_size", "critic.fsdp_config.ulysses_sequence_parallel_size",
        "critic.model.fsdp_config.ulysses_sequence_parallel_size", "critic.veomni.ulysses_parallel_size"});
-  set_schedule(t, "critic");
+  translate_verl_schedule(t, "critic");
   translate_verl_optimizer(t, "critic");
   const std::string_view mode = t.is_null("critic.loss_agg_mode") ? "actor.loss_agg_mode" : "critic.loss_agg_mode";
   t.set("critic.loss_agg_mode", t.text(mode), {mode});

@@ -6,10 +6,6 @@
 
 namespace mortise::verl_names {
 
-// Why a setting of Megatron's learning rate is refused.
-inline constexpr std::string_view kMegatronOptimizer =
-    "Megatron's schedule: write lr_scheduler_type, min_lr_ratio and num_cycles instead";
-
 inline constexpr std::string_view kFsdp =
     "_target_ strategy wrap_policy wrap_policy.min_num_params wrap_policy.transformer_layer_cls_to_wrap "
     "wrap_policy.disable param_offload optimizer_offload offload_policy per_layer_optimizer_step "

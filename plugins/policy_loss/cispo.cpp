@@ -6,13 +6,11 @@
 //                lower edge: clip_ratio_low = 1 or more.
 //   TRL, swift   `epsilon_high` is the cap itself and there is no lower edge: the parameter cap (5.0 recommended).
 // Trap: TRL's own default of 0.2 for it cuts every ratio to 0.2.
-#include <mortise/cpp/mortise.hpp>
-
-#include "../shared/clip.h"
+#include "cispo.h"
 
 namespace {
 
-struct Cispo : mortise::Clipped<mortise::TokenLoss> {
+struct Cispo : mortise::CappedRatio<mortise::TokenLoss> {
   static constexpr const char* summary = "log-prob weighted by a clipped ratio without gradient (CISPO)";
   static constexpr const char* doc =
       "r = exp(log_prob - old_log_prob); L = -sg(clamp(r, 1-low, 1+high)) A log_prob, or -sg(min(r, cap)) A log_prob. "
@@ -21,20 +19,6 @@ struct Cispo : mortise::Clipped<mortise::TokenLoss> {
   static constexpr bool accepts_cuda = true;
   static constexpr const char* updates[] = {"cispo_clip_ratio", nullptr};
   static constexpr const char* const* update_metrics = updates;
-
-  double cap = param("cap", mortise::none,
-                     "absolute cap of the ratio that replaces the edges, TRL's and ms-swift's epsilon_high")
-                   .at_least(0);
-
-  void setup(mortise::Call call) override {
-    Clipped::setup(call);
-    if (!mortise::is_set(cap)) return;
-    if (mortise::is_set(clip_ratio_low) || mortise::is_set(clip_ratio_high))
-      call.log(MORTISE_LOG_WARN,
-               "cap is set: clip_ratio_low and clip_ratio_high have no effect; leave one or the other");
-    low = 0;
-    high = cap;
-  }
 
   enum { kClipped, kKl, kNone, kOver };
   static constexpr mortise::Metric metrics[] = {

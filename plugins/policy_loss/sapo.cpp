@@ -4,31 +4,15 @@
 //   tau = tau_pos where A > 0, else tau_neg.
 // The gate has slope 1 at r = 1 and fades on both sides, faster with a larger tau. Defaults are 1.0 / 1.05 as in the
 // paper, verl, TRL and ms-swift. The default aggregation is seq-mean-token-mean. The clip fractions are 0, as in verl.
-#include <mortise/cpp/mortise.hpp>
-
-#include "../shared/clip.h"
+#include "sapo.h"
 
 namespace {
 
-struct Sapo : mortise::TokenLoss {
+struct Sapo : mortise::SapoGate<mortise::TokenLoss> {
   static constexpr const char* summary = "sigmoid gate of the ratio instead of the clip (SAPO)";
   static constexpr const char* doc =
       "r = exp(log_prob - old_log_prob); L = -A (4/tau) sigmoid(tau (r - 1)), tau = tau_pos where A > 0 else tau_neg. "
       "arXiv:2511.20347";
-  static constexpr std::uint32_t flags = MORTISE_FLAG_CONCURRENT;
-  static constexpr bool accepts_cuda = true;
-
-  double tau_pos = param("tau_pos", 1.0, "temperature of the gate where A > 0").above(0);
-  double tau_neg = param("tau_neg", 1.05, "temperature of the gate where A <= 0").above(0);
-  std::string loss_agg_mode =
-      mortise::own_aggregation(param("loss_agg_mode", "seq-mean-token-mean", mortise::kAggregationDoc));
-
-  enum { kNone, kKl };
-  static constexpr mortise::Metric metrics[] = {
-      {kNone, "actor/pg_clipfrac", mortise::Average::kTokens},
-      {kKl, "actor/ppo_kl", mortise::Average::kTokens},
-      {kNone, "actor/pg_clipfrac_lower", mortise::Average::kTokens},
-  };
 
   template <class Real, class Number, class Meter>
   MORTISE_HD Real token(Real logp, Number old_logp, Number adv, Meter& meter) const {

@@ -60,6 +60,13 @@ inline const std::vector<RunCase>& run_table() {
        {"algorithm.adv_estimator=gae", "~algorithm.adv_params", "algorithm.lam=0.95", "critic.ppo_epochs=1",
         "critic.optim.lr=1e-2", "critic.optim.lr_scheduler_type=linear"}},
       {"lora", "train", {"model.lora_rank=2", "model.lora_dropout=0.2"}},
+      // Noise in updates, and learning rates that validations move.
+      {"noise_and_greedy_rates",
+       "train",
+       {"actor.neftune_noise_alpha=5", "data.val_files=data/val.jsonl", "trainer.test_freq=1",
+        "actor.optim.lr_scheduler_type=greedy", "actor.optim.lr_metric.name=eval_reward",
+        "actor.optim.lr_metric.patience=0", "actor.optim.lr_metric.factor=0.5",
+        "actor.optim.lr_metric.smooth_window=2"}},
       {"filter_groups", "train", {"algorithm.filter_groups.enable=true", "data.gen_batch_size=7"}},
       {"replay_buffer",
        "train",

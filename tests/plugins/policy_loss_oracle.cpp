@@ -86,6 +86,22 @@ TokenLosses cispo(const OracleBatch& batch, const OracleParams& p) {
   });
 }
 
+// The same with the ratio of the row.
+TokenLosses sapo_sequence(const OracleBatch& batch, const OracleParams& p) {
+  return each(batch, [&](const OracleRow& row, size_t t) {
+    const double tau = row.adv[t] > 0 ? param(p, "tau_pos", 1) : param(p, "tau_neg", 1.05);
+    return -row.adv[t] * 4 / tau / (1 + std::exp(-tau * (row_mean_ratio(row, row.lp) - 1)));
+  });
+}
+TokenLosses cispo_sequence(const OracleBatch& batch, const OracleParams& p) {
+  const Edges e(p);
+  const double cap = param(p, "cap", -1);
+  return each(batch, [&](const OracleRow& row, size_t t) {
+    const double s = row_mean_ratio(row, row.held);
+    return -(cap < 0 ? std::clamp(s, e.low, e.high) : std::min(s, cap)) * row.adv[t] * row.lp[t];
+  });
+}
+
 // The paper's form: the n-th root of a product of clipped ratios, to the sign of the advantage.
 TokenLosses geo_mean(const OracleBatch& batch, const OracleParams& p) {
   const double low = std::exp(-param(p, "clip_ratio_low", param(p, "clip_ratio", 0.2)));
@@ -266,6 +282,8 @@ const std::map<std::string, Oracle>& policy_loss_oracles() {
                                                         {"luspo", gspo},
                                                         {"sapo", sapo},
                                                         {"cispo", cispo},
+                                                        {"cispo_sequence", cispo_sequence},
+                                                        {"sapo_sequence", sapo_sequence},
                                                         {"geo_mean", geo_mean},
                                                         {"gpg", policy_gradient},
                                                         {"reinforce", policy_gradient},

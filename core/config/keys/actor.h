@@ -45,6 +45,7 @@ struct ActorConfig {
   int64_t ppo_epochs = 1;                               // passes over the batch of a step (TRL: num_iterations)
   bool shuffle = false;                                 // a new order of rows in every pass
   double grad_clip = 1.0;                               // L2 norm limit (TRL: max_grad_norm); 0 = no clipping
+  std::optional<double> neftune_noise_alpha;            // noise in the embeddings of updates; null = none
   std::optional<double> clip_ratio;                     // null = the loss's own; given to losses that have it
   std::optional<double> clip_ratio_low;                 // null = clip_ratio (TRL: epsilon)
   std::optional<double> clip_ratio_high;                // null = clip_ratio (TRL: epsilon_high)
@@ -165,6 +166,11 @@ void describe_actor_batches(Keys& keys) {
       .at_least(0)
       .as_in_verl("1.0")
       .trl("max_grad_norm");
+  keys.compared("neftune_noise_alpha", &ActorConfig::neftune_noise_alpha,
+                "NEFTune's alpha: updates add noise of at most alpha / sqrt(tokens of the row x numbers of an "
+                "embedding) to embeddings (arXiv 2310.05914). null: none.")
+      .at_least(0)
+      .transformers("neftune_noise_alpha", "null");
 }
 
 inline constexpr auto loss_params = [](const auto& k) -> const Json& { return k.config.actor.policy_loss.params; };

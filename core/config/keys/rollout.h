@@ -31,6 +31,7 @@ struct ValKwargs {  // how validation samples; other filters are off
   double temperature = 0.0;
   int64_t top_k = -1;
   double top_p = 1.0;
+  double min_p = 0.0;
   bool do_sample = false;       // false = greedy, whatever the temperature
   std::vector<int64_t> pass_k;  // k of pass@k; empty = powers of two below n, and n
   bool operator==(const ValKwargs&) const = default;
@@ -400,6 +401,10 @@ void describe_validation(Keys& keys) {
       .no_effect(kInTrain | kInSft | kInEval, validates_unfiltered, "validation is greedy");
   keys.free("top_p", &ValKwargs::top_p, "See rollout.top_p.")
       .above(0)
+      .at_most(1)
+      .no_effect(kInTrain | kInSft | kInEval, validates_unfiltered, "validation is greedy");
+  keys.free("min_p", &ValKwargs::min_p, "See rollout.min_p.")
+      .at_least(0)
       .at_most(1)
       .no_effect(kInTrain | kInSft | kInEval, validates_unfiltered, "validation is greedy");
   keys.free("do_sample", &ValKwargs::do_sample,

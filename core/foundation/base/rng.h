@@ -29,6 +29,7 @@ enum class RandomPurpose : uint32_t {
   kCriticRounding = 11,
   kSftMix = 12,  // the supervised rows of updates: their order, and their LoRA dropout
   kCriticAdapterInit = 13,
+  kEmbeddingNoise = 14,  // NEFTune; step is the update
   kTest = 99,
 };
 

@@ -135,6 +135,16 @@ std::optional<double> MetricSet::value(std::string_view name) const {
   return entry.sum.value() / entry.weight.value();
 }
 
+Result<double> MetricSet::named(std::string_view name, std::string_view key) const {
+  if (const std::optional<double> found = value(name)) return *found;
+  std::vector<std::string> names;
+  for (MetricValue& one : values()) names.push_back(std::move(one.name));
+  std::string next = did_you_mean(name, names);
+  if (next.empty()) next = "the validation has " + join(names, ", ");
+  return Error{ErrorKind::kConfig, fmt::format("the validation has no metric {}", quote(name)), std::string(key),
+               std::move(next)};
+}
+
 std::vector<MetricValue> MetricSet::values() const {
   std::vector<MetricValue> all;
   for (const auto& [name, entry] : entries_) {

@@ -46,6 +46,8 @@ class MetricSet {
 
   // Nothing for an unknown name, or a mean of weight 0. NaN stays NaN.
   [[nodiscard]] std::optional<double> value(std::string_view name) const;
+  // That of a validation's metrics which the setting `key` names. An Error of kind kConfig says that there is none.
+  [[nodiscard]] Result<double> named(std::string_view name, std::string_view key) const;
   // All that have a value, sorted by name.
   [[nodiscard]] std::vector<MetricValue> values() const;
   // Exactly as it is, under keys that begin with `key`.

@@ -95,7 +95,7 @@ class ActorLearner {
   // Do updates look beyond the rows of a micro-batch, so that the entropy of the old policy is of use to them?
   [[nodiscard]] bool sees_whole_update() const { return objective_->coupling() > Coupling::kRow; }
   // Are the log-probs of updates not those of the policy that samples?
-  [[nodiscard]] bool has_dropout() const { return model_->lora_dropout() > 0.0; }
+  [[nodiscard]] bool has_dropout() const { return model_->lora_dropout() > 0.0 || options_.pass.noise_alpha > 0.0; }
 
  private:
   Result<UpdateSlice> slice(const PolicyUpdate& update, std::span<const int64_t> rows) const;

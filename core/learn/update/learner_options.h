@@ -31,7 +31,7 @@ struct RouterLossOptions {
   double z_coef = 0.0;
 };
 
-// One pass of rows through the model. Except for dropout, no gradient depends on it.
+// One pass of rows through the model. Except for dropout and noise, no gradient depends on it.
 struct PassOptions {
   bool share_prompts = true;  // false: every row has its own prompt, as the reference for the other form
   // Bytes of activations that a pass may keep for backward; layers that do not fit are computed again. Not set: all are
@@ -44,6 +44,9 @@ struct PassOptions {
     uint64_t update = 0;  // in the run
   };
   std::optional<Dropout> dropout;
+  // NEFTune's alpha: the noise in the embeddings of updates, which have `dropout`. 0: none. Every row then has its own
+  // prompt.
+  double noise_alpha = 0.0;
   std::shared_ptr<const RouterTerms> router = {};  // the routers of the policy have losses; null: they have none
   bool replays_experts = false;                    // takes the experts of the table again, if it has them
   bool records_experts = false;                    // PackedForward::experts
@@ -69,7 +72,7 @@ struct LearnerOptions {
   RouterLossOptions router_losses;
   RankOptions ranks;
   std::shared_ptr<SequenceGroup> reference_sequence = {};  // as RankOptions::sequence, for log-probs of the reference
-  uint64_t seed = 0;                                       // the run's seed; for dropout
+  uint64_t seed = 0;                                       // the run's seed; for dropout and noise
   SampledForward* sampled = nullptr;  // what sampling has computed of the step's rows; borrowed; null: it keeps nothing
   // Computes it of these rows of the table, which are not in `sampled`. Set if that is.
   std::function<Result<>(const StepTable&, std::span<const int64_t> rows)> sample_again = {};
@@ -80,6 +83,7 @@ struct LearnerOptions {
   [[nodiscard]] PassOptions update_pass(int64_t update) const {
     PassOptions out = pass;
     out.dropout = {seed, static_cast<uint64_t>(update)};
+    if (out.noise_alpha > 0.0) out.share_prompts = false;
     return out;
   }
 };

@@ -7,6 +7,8 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "model/layers/kernel_layers.h"
 #include "model/layers/recompute.h"
@@ -120,6 +122,26 @@ ForwardOptions forward_options(const Model& model, const PackedBatch& packed, co
   return forward;
 }
 
+// NEFTune's noise of rows that share no prompt. The length of a row is that of its prompt and response.
+EmbeddingNoise noise_of(const Model& model, std::span<const PackRow> rows, const PackedBatch& packed,
+                        const SequenceShard* shard, const PassOptions& options) {
+  const at::Tensor row_N = at::zeros({packed.num_tokens()}, at::kLong);
+  const at::Tensor bound_N = at::zeros({packed.num_tokens()}, at::kDouble);
+  const auto width = static_cast<double>(model.config().hidden_size);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const PackedRow& place = packed.rows[i];
+    const int64_t prompt = std::ssize(rows[i].prompt_ids), response = std::ssize(rows[i].response_ids);
+    const double bound = options.noise_alpha / std::sqrt(static_cast<double>(prompt + response) * width);
+    for (const auto& [begin, count] :
+         {std::pair{place.prompt, prompt}, std::pair{place.response, place.num_response}}) {
+      row_N.narrow(0, begin, count).fill_(rows[i].row_id);
+      bound_N.narrow(0, begin, count).fill_(bound);
+    }
+  }
+  return {options.dropout->seed, options.dropout->update, own_tokens(shard, row_N),
+          own_tokens(shard, packed.positions_N), own_tokens(shard, bound_N)};
+}
+
 // The hidden states that predict the targets which this rank has, and these.
 Result<> select_targets(const PackedBatch& packed, const std::shared_ptr<const SequenceShard>& shard,
                         const PassOptions& options, const at::Tensor& hidden, PackedForward& out) {
@@ -155,6 +177,8 @@ Result<PackedForward> forward_rows(const Model& model, const StepTable& table, s
       options.sequence != nullptr ? std::make_shared<SequenceShard>(options.sequence, packed.num_tokens()) : nullptr;
   ForwardOptions forward = forward_options(model, packed, shard.get(), options);
   forward.sequence = shard;
+  if (options.dropout && options.noise_alpha > 0.0)
+    forward.embedding_noise = noise_of(model, pack_list, packed, shard.get(), options);
   PackedForward out;
   if (options.sampled != nullptr && packed.num_tokens() > 0) {
     std::vector<int64_t> row_ids;

@@ -487,6 +487,7 @@ at::Tensor decoder_forward(const ModelConfig& config, const DecoderWeights& weig
                           : at::embedding(leaves.embedding, on_device(numbers.device(), ids));
   if (options.gate != nullptr) options.gate->close(0, GatePass::kForward);
   if (config.embedding_scale != 1.0) hidden = hidden * config.embedding_scale;
+  if (options.embedding_noise) hidden = hidden + embedding_noise(*options.embedding_noise, hidden.size(1), numbers);
   if (options.sampled != nullptr) return forward_sampled(*pass, weights, leaves, *options.sampled, hidden);
   if (batch.num_tokens() > 0) {
     hidden = options.path == LayerPath::kPlain ? forward_plain(*pass, weights, leaves, hidden)

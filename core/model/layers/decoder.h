@@ -14,6 +14,7 @@
 
 #include "model/layers/attention.h"
 #include "model/layers/decoder_weights.h"
+#include "model/layers/embedding_noise.h"
 #include "model/layers/lora_linear.h"
 #include "model/layers/router.h"
 #include "model/layers/sampled_forward.h"
@@ -49,6 +50,8 @@ struct ForwardOptions {
   int64_t recomputed_layers = 0;
   // The dropout of the adapter in training. Not set: no dropout.
   std::optional<LoraDropout> lora_dropout = {};
+  // The noise in the embeddings of an update: of this rank's tokens. Not set: none.
+  std::optional<EmbeddingNoise> embedding_noise = {};
   // What the routers of a mixture of experts are told, and tell; null: nothing. A layer that is computed again uses it
   // in backward too.
   std::shared_ptr<RouterPass> routing = {};
@@ -56,7 +59,7 @@ struct ForwardOptions {
   // left open: WeightGate::finish_forward closes it.
   std::shared_ptr<WeightGate> gate = {};
   // The ranks that share the tokens of the batch; null: this one has all. Positions and segments are those of all tokens,
-  // but `lora_dropout` and `routing` are about this rank's own. Not together with on_qkv.
+  // but `lora_dropout`, `embedding_noise` and `routing` are about this rank's own. Not together with on_qkv.
   std::shared_ptr<const SequenceShard> sequence = {};
   // The ranks that share the layers, of which the weights are this rank's part; null: they are whole.
   // Model::forward_hidden sets it.

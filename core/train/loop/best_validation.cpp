@@ -4,7 +4,6 @@
 #include <fmt/core.h>
 
 #include <cmath>
-#include <vector>
 
 #include "foundation/base/log.h"
 #include "foundation/base/text.h"
@@ -26,22 +25,14 @@ bool BestValidation::is_better(double value) const {
 
 Result<> BestValidation::judge(int64_t step, const MetricSet& metrics) {
   if (metric_.empty()) return {};
-  const std::optional<double> value = metrics.value(metric_);
-  if (!value) {
-    std::vector<std::string> names;
-    for (const MetricValue& one : metrics.values()) names.push_back(one.name);
-    std::string next = did_you_mean(metric_, names);
-    if (next.empty()) next = "the validation has " + join(names, ", ");
-    return Error{ErrorKind::kConfig, fmt::format("the validation has no metric {}", quote(metric_)),
-                 "trainer.metric_for_best_model", std::move(next)};
-  }
+  const double value = TRY(metrics.named(metric_, "trainer.metric_for_best_model"));
   if (step == 0) return {};
-  const double gain = greater_is_better_ ? *value - value_ : value_ - *value;
-  const bool resets = step_ == 0 ? !std::isnan(*value) : gain > threshold_;
+  const double gain = greater_is_better_ ? value - value_ : value_ - value;
+  const bool resets = step_ == 0 ? !std::isnan(value) : gain > threshold_;
   num_no_better_ = resets ? 0 : num_no_better_ + 1;
-  if (is_better(*value)) {
+  if (is_better(value)) {
     step_ = step;
-    value_ = *value;
+    value_ = value;
   }
   if (is_over())
     log_info(fmt::format("{} validations in a row were no better: the run ends early; {}", num_no_better_, text()));

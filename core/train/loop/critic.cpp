@@ -41,6 +41,7 @@ CriticOptions options_of(const RunSettings& run, FlopCount* flops) {
       config.actor.loss_scale_factor.value_or(static_cast<double>(config.data.max_response_length));
   options.aggregation.loss_scale_by_rows = config.actor.loss_scale_by_rows;
   options.learner = learner_options(config, by_operators, run.ranks);
+  options.learner.pass.noise_alpha = 0.0;
   options.learner.share_tokens(sequence_group(run.ranks, critic.ulysses_sequence_parallel_size));
   options.learner.ranks.tensor_size = 1;  // the critic has whole layers
   options.learner.micro_batch = critic_pass_options(config, by_operators);
@@ -203,7 +204,7 @@ Result<> value_stage(const Critic* critic, StepTable& table, MetricSet& metrics)
 }
 
 Result<> critic_stage(const RunConfig& config, Critic* critic, const ComputeUse& compute, const StepTable& table,
-                      int64_t step, RunCounters& counters, MetricSet& metrics) {
+                      int64_t step, RunProgress& progress, MetricSet& metrics) {
   if (critic == nullptr) return {};
   ComputeTimer timer(metrics, "timing_s/update_critic", "perf/mfu/critic", compute);
   TRY(fetch_state(critic->optimizer, critic->model));
@@ -213,13 +214,13 @@ Result<> critic_stage(const RunConfig& config, Critic* critic, const ComputeUse&
     if (!open_step) return;
     metrics.add_mean("critic/grad_norm", open_step->grad_norm.wait(), 1.0);
     if (std::exchange(open_step, std::nullopt)->skipped()) {
-      ++counters.num_skipped;
+      ++progress.counters.num_skipped;
       log_warn("an update of the critic was skipped: its gradient is not finite");
     }
   };
   const auto rate = [&] {
     const bool counts_steps = config.critic.optim.schedule_unit == ScheduleUnit::kStep;
-    return learning_rate(critic->schedule, counts_steps ? step - 1 : critic->optimizer.num_updates());
+    return progress.critic_rate.rate(critic->schedule, counts_steps ? step - 1 : critic->optimizer.num_updates());
   };
   for (int64_t pass = 0; pass < critic->num_epochs; ++pass) {
     for (int64_t begin = 0; begin < table.num_rows(); begin += critic->rows_per_update) {

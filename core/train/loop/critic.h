@@ -74,6 +74,6 @@ Result<> value_stage(const Critic* critic, StepTable& table, MetricSet& metrics)
 // The critic's updates of the step towards the table's returns; nothing without one. Those that are skipped count
 // towards trainer.nonfinite_update_limit, as the policy's.
 Result<> critic_stage(const RunConfig& config, Critic* critic, const ComputeUse& compute, const StepTable& table,
-                      int64_t step, RunCounters& counters, MetricSet& metrics);
+                      int64_t step, RunProgress& progress, MetricSet& metrics);
 
 }  // namespace mortise

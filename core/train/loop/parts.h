@@ -19,6 +19,7 @@
 #include "foundation/base/env.h"
 #include "learn/objective/entropy_controller.h"
 #include "learn/objective/kl_controller.h"
+#include "learn/optim/metric_schedule.h"
 #include "learn/optim/optimizer.h"
 #include "learn/optim/schedule.h"
 #include "learn/update/actor_learner.h"
@@ -130,7 +131,11 @@ struct LearnerParts {
 
 // How far the run is.
 struct RunProgress {
-  explicit RunProgress(const RunConfig& config) : limits(config.trainer), best(config.trainer) {}
+  explicit RunProgress(const RunConfig& config)
+      : limits(config.trainer),
+        best(config.trainer),
+        policy_rate(config.actor.optim, "actor.optim"),
+        critic_rate(config.critic.optim, "critic.optim") {}
 
   RunCounters counters;
   StepState step;
@@ -139,6 +144,7 @@ struct RunProgress {
   StopLimits limits;
   OwedValidation owed_validation;
   BestValidation best;
+  MetricSchedule policy_rate, critic_rate;
 };
 
 // What checkpoints hold in addition to their model folder.

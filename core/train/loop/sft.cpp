@@ -56,7 +56,7 @@ class SftRun {
     const RunConfig& config = run.config;
     saver_.step_begins();
     const RecordedRows rows = recorded_rows(TRY(parts_.data.source->next(number)));
-    const double lr = learning_rate(parts_.learning.schedule, counters_.num_updates);
+    const double lr = parts_.progress.policy_rate.rate(parts_.learning.schedule, counters_.num_updates);
     const SftReport report =
         TRY(sft_update(*parts_.policy.model, *parts_.learning.optimizer, rows.table,
                        learner_options(config, run.device.by_operators, run.ranks), {lr, counters_.num_updates + 1}));

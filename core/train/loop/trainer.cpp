@@ -117,7 +117,7 @@ class Trainer {
     if (parts_.critic) TRY(parts_.sampler->rest());
     run_.ranks.enter("updates", number);
     TRY(critic_stage(run_.config, parts_.critic.get(), parts_.learning.compute, learnt_rows(table, drawn), number,
-                     counters_, metrics));
+                     progress_, metrics));
     commit_groups(parts_.data, parts_.policy.sampled.has_value());
     work.step = number;
     return work;

@@ -82,6 +82,7 @@ class StepUpdates {
         learning_(learning),
         counters_(progress.counters),
         carried_(progress.carried),
+        rate_(progress.policy_rate),
         work_(progress.step.work),
         hooks_(hooks),
         timer_(work_.metrics, "timing_s/update_actor", "perf/mfu/actor", learning.compute) {}
@@ -205,7 +206,7 @@ class StepUpdates {
     timer_.leave_out(aside.elapsed_s());
     const bool counts_steps = run_.config.actor.optim.schedule_unit == ScheduleUnit::kStep;
     const int64_t unit = counts_steps ? work_.step - 1 : counters_.num_updates;
-    place.lr = learning_rate(learning_.schedule, unit);
+    place.lr = rate_.rate(learning_.schedule, unit);
     place.step = work_.step;
     place.update_index = counters_.num_updates + 1;
     DrawnMix mix;
@@ -240,6 +241,7 @@ class StepUpdates {
   LearnerParts& learning_;
   RunCounters& counters_;
   CarriedRows& carried_;
+  const MetricSchedule& rate_;
   StepWork& work_;
   const UpdateHooks& hooks_;
   ComputeTimer timer_;

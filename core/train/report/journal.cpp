@@ -17,6 +17,8 @@ Result<> RunJournal::validate(int64_t step, MetricSet& metrics) {
   for (const ValidatedSet& set : report.sets)
     TRY(log_->write_validation(step, set.name, set.prompts, set.samples, set.scored));
   TRY(progress_->best.judge(step, report.metrics));
+  TRY(progress_->policy_rate.judge(step, report.metrics));
+  TRY(progress_->critic_rate.judge(step, report.metrics));
   if (plan_.on_validation) plan_.on_validation(report, watch.elapsed_s(), metrics);
   return {};
 }

@@ -25,6 +25,7 @@ namespace mortise {
 namespace {
 
 void add_plan_keys(const OptimConfig& optim, const std::string& table, std::vector<std::string>& keys) {
+  if (optim.lr_decay_steps >= 0) return;
   if (plans_ahead(optim.lr_scheduler_type))
     keys.push_back(fmt::format("{}.lr_scheduler_type = \"{}\"", table, choice_name(optim.lr_scheduler_type)));
   else if (optim.lr_warmup_steps < 0 && optim.lr_warmup_steps_ratio > 0.0)

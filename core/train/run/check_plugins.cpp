@@ -27,6 +27,7 @@
 #include "plugin/host/params.h"
 #include "train/loop/critic.h"
 #include "train/resume/pack_lock.h"
+#include "train/run/reference.h"
 #include "train/run/run_options.h"
 #include "train/run/run_parts.h"
 #include "train/run/sequence_rules.h"
@@ -233,8 +234,7 @@ std::vector<Error> device_plugin_problems(const PluginRegistry& registry, const 
   if (!loss.ok() || !estimator.ok()) return {};
   DevicePlugins plugins;
   plugins.has_critic = needs_critic(*estimator->plugin);
-  plugins.has_reference = config.actor.use_kl_loss || config.algorithm.use_kl_in_reward ||
-                          loss->plugin->requires_input(column::RefLogProb::name);
+  plugins.has_reference = has_kl_to_reference(config) || loss->plugin->requires_input(column::RefLogProb::name);
   return check_device_plugin_rules(loaded, plugins);
 }
 

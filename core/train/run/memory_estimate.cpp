@@ -26,6 +26,7 @@
 #include "model/weights/tensor_split.h"
 #include "train/run/memory_parts.h"
 #include "train/run/offloading.h"
+#include "train/run/reference.h"
 #include "train/run/run_options.h"
 
 namespace mortise {
@@ -260,7 +261,7 @@ MemoryEstimate estimate_memory(const ModelConfig& model, const std::optional<Lor
   if (lora) bytes.weights += static_cast<double>(lora->num_added) * element;
   bytes.gradients = trained.numbers * element;
   bytes.moments = trained.moments;
-  const bool has_reference = config.actor.use_kl_loss || config.algorithm.use_kl_in_reward;
+  const bool has_reference = has_kl_to_reference(config);
   const double frozen = weight_bytes(model, dtype, WeightCopies::kNoMasters);
   // With an adapter it is a view of the base, unless it is refreshed or another model. Only its rounded matrices are its own.
   if (has_reference && (!lora || config.ref.has_own_weights()))

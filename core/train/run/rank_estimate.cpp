@@ -10,6 +10,7 @@
 #include "learn/update/owner_trees.h"
 #include "model/weights/tensor_split.h"
 #include "train/loop/critic.h"
+#include "train/run/reference.h"
 #include "train/run/run_options.h"
 
 namespace mortise {
@@ -146,7 +147,7 @@ void add_spread_weights(const RunConfig& config, const ModelConfig& model, const
   const double share = (same - 1.0) / same, ends = units.ends - others.ends * element;
   const bool as_copies = config.model.dtype == ModelDtype::kBfloat16 && !config.model.trains_adapter();
   const double layers = (units.layers - others.layers * element) * (as_copies ? 0.5 : 1.0), all = ends + layers;
-  const bool has_reference = config.actor.use_kl_loss || config.algorithm.use_kl_in_reward;
+  const bool has_reference = has_kl_to_reference(config);
   // Forward needs all parts, and one matrix twice if it is embedding and head. Backward needs the layers. A step also
   // samples, and has a pass for the old log-probs and one of the reference.
   const double read = (model.tie_word_embeddings ? 2.0 : 1.0) * ends + layers;

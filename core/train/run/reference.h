@@ -10,6 +10,11 @@
 
 namespace mortise {
 
+// Whether the settings ask for a KL to the reference. A loss may ask for a reference too, which its plugin declares.
+inline bool has_kl_to_reference(const RunConfig& config) {
+  return config.actor.use_kl_loss || config.algorithm.use_kl_in_reward;
+}
+
 // An Error if ref.path names a folder whose weights do not have the names and shapes of the policy's. Reads no weights.
 Result<> check_reference(Env& env, const LoadedConfig& loaded, const ModelConfig& policy);
 

@@ -70,6 +70,7 @@ std::optional<std::string> why_other_numbers(const RunConfig& config, const Mode
       {config.rollout.kernels == DecodeKernels::kPlain, "rollout.kernels is plain"},
       {config.model.layers == LayerPasses::kPlain, "model.layers is plain"},
       {facts.lora_dropout > 0, "the adapter has dropout in updates"},
+      {config.actor.neftune_noise_alpha.value_or(0) > 0, "actor.neftune_noise_alpha puts noise into updates"},
       {config.model.enable_gradient_checkpointing, "model.enable_gradient_checkpointing is on"},
       {model.num_expert_layers() > 0, "the model has experts"},
       {model.sandwich_norm, "the model has norms behind attention and MLP"},

@@ -41,6 +41,7 @@ LearnerOptions learner_options(const RunConfig& config, bool by_operators, Commu
   options.temperature = config.rollout.temperature > 0.0 ? config.rollout.temperature : 1.0;
   options.grad_clip = config.actor.grad_clip;
   options.seed = static_cast<uint64_t>(config.trainer.seed);
+  options.pass.noise_alpha = config.actor.neftune_noise_alpha.value_or(0.0);
   options.micro_batch = micro_batch_options(config, by_operators);
   // The head of one process, or of ranks that have all of it, then gives the bits of ranks that have a part.
   if (config.trainer.deterministic) options.head.window_bytes = vocabulary_window_bytes(config, /*by_operators=*/false);
@@ -234,13 +235,20 @@ ScheduleOptions schedule_options(const OptimConfig& optim, int64_t total_steps, 
   ScheduleOptions out;
   out.type = optim.lr_scheduler_type;
   out.lr = optim.lr;
-  out.total_units = optim.schedule_unit == ScheduleUnit::kStep ? total_steps : total_updates;
+  out.first_unit = optim.schedule_from_one ? 1 : 0;
+  out.is_length_given = optim.lr_decay_steps >= 0;
+  out.total_units = out.is_length_given                          ? optim.lr_decay_steps
+                    : optim.schedule_unit == ScheduleUnit::kStep ? total_steps
+                                                                 : total_updates;
   out.warmup_units = resolve_warmup(optim.lr_warmup_steps, optim.lr_warmup_steps_ratio, out.total_units);
+  out.warmup_init_ratio = optim.lr_warmup_init_ratio;
+  out.warmup = optim.lr_warmup_style;
   out.min_lr_ratio = optim.min_lr_ratio;
   out.num_cycles = optim.num_cycles;
   out.power = optim.power;
   out.timescale = resolve_timescale(optim.timescale, out.warmup_units);
-  out.decay_units = resolve_decay(optim.lr_wsd_decay_steps, out.warmup_units, out.total_units);
+  out.decay_units =
+      resolve_decay(optim.lr_wsd_decay_steps, out.warmup_units, out.total_units, optim.lr_wsd_stable_ratio);
   out.decay = optim.lr_wsd_decay_style;
   return out;
 }

@@ -139,6 +139,7 @@ RolloutPlan val_plan(const RunSettings& run, const Model& policy, const Sampling
   sampling.temperature = val.do_sample ? val.temperature : 0.0;
   sampling.top_k = val.top_k;
   sampling.top_p = val.top_p;
+  sampling.min_p = val.min_p;
   plan.sampling = std::move(sampling);
   return plan;
 }
@@ -359,6 +360,7 @@ Result<> load_learning(RunParts& parts) {
   if (!needs_critic(estimator)) return {};
   parts.critic = TRY(load_critic(run, *parts.policy.model, &parts.learning.compute.flops));
   TRY(parts.saved.stateful.add(parts.critic->state));
+  TRY(parts.saved.stateful.add(parts.progress.critic_rate));
   return parts.saved.stateful.add(parts.critic->optimizer);
 }
 
@@ -381,6 +383,12 @@ Result<> load_inputs(RunParts& parts) {
   TRY(load_attention_choices(parts.run, parts.saved));
   parts.saved.inputs = TRY(make_inputs(parts.run, *parts.registry, parts.policy, parts.data, parts.critic.get()));
   return parts.saved.stateful.add(parts.saved.inputs);
+}
+
+// What looks at validations.
+Result<> add_judges(RunProgress& progress, StatefulRegistry& stateful) {
+  TRY(stateful.add(progress.best));
+  return stateful.add(progress.policy_rate);
 }
 
 }  // namespace
@@ -435,7 +443,7 @@ Result<std::unique_ptr<RunParts>> assemble(Env& env, const LoadedConfig& loaded,
 
   TRY(saved.stateful.add(*data.source));
   TRY(saved.stateful.add(progress.owed_validation));
-  TRY(saved.stateful.add(progress.best));
+  TRY(add_judges(progress, saved.stateful));
   run.total_steps = run.total_updates = run.config.sft.total_training_steps;
   if (kind == RunKind::kTrain) {
     TRY(saved.stateful.add(progress.step));

@@ -174,8 +174,7 @@ Result<RunSize> begin_run_size(Env& env, const LoadedConfig& loaded, RunKind kin
   out.kind = kind;
   out.config = counted_config(loaded.config, kind);
   out.model = TRY(read_model_folder_config(env, out.config.model.path));
-  const bool has_reference = loaded.config.actor.use_kl_loss || loaded.config.algorithm.use_kl_in_reward;
-  if (kind == RunKind::kTrain && has_reference) TRY(check_reference(env, loaded, out.model));
+  if (kind == RunKind::kTrain && has_kl_to_reference(loaded.config)) TRY(check_reference(env, loaded, out.model));
   out.lora = TRY(estimate_lora(env, out.model, loaded));
   return out;
 }

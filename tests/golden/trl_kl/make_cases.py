@@ -121,6 +121,11 @@ def main():
                 seed += 1
                 case = {"level": level, "loss_type": loss_type, "corrected": corrected, "beta": 0.3}
                 write_case(folder, f"{loss_type}_{level}{'_corrected' if corrected else ''}", case, random_inputs(seed))
+    for loss_type in ("cispo", "sapo"):
+        for corrected in (True, False):
+            seed += 1
+            case = {"level": "sequence", "loss_type": loss_type, "corrected": corrected, "beta": 0.3}
+            write_case(folder, f"{loss_type}_sequence{'_corrected' if corrected else ''}", case, random_inputs(seed))
     write_entropy_cases(folder.parent / "trl_entropy")
 
 

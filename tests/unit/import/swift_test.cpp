@@ -178,7 +178,10 @@ TEST(ImportSwift, LossesLevelsAndEstimators) {
   }
   EXPECT_EQ(swift(std::string(kBatch) + "--importance_sampling_level sequence_token").actor.policy_loss.loss_mode,
             "gspo_token");
-  EXPECT_THAT(swift_error(std::string(kBatch) + "--loss_type sapo --importance_sampling_level sequence"),
+  EXPECT_EQ(
+      swift(std::string(kBatch) + "--loss_type sapo --importance_sampling_level sequence").actor.policy_loss.loss_mode,
+      "sapo_sequence");
+  EXPECT_THAT(swift_error(std::string(kBatch) + "--loss_type sapo --importance_sampling_level sequence_token"),
               HasSubstr("is not supported"));
 
   // What ms-swift's real does not see, or sees in another way.

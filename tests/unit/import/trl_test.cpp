@@ -251,10 +251,9 @@ TEST(ImportTrl, SequenceLevelAndClips) {
   EXPECT_EQ(config.actor.policy_loss.loss_mode, "luspo");
   EXPECT_EQ(trl("delta: 1.5").actor.policy_loss.params, Json({{"delta", 1.5}}));
   EXPECT_EQ(trl("epsilon_high: 0.28").actor.clip_ratio_low, 0.2);
-  for (const char* type : {"cispo", "sapo"}) {
-    EXPECT_THAT(import_error("trl", "importance_sampling_level: sequence\nloss_type: " + std::string(type)),
-                HasSubstr("is not supported"));
-  }
+  for (const std::string type : {"cispo", "sapo"})
+    EXPECT_EQ(trl("importance_sampling_level: sequence\nloss_type: " + type).actor.policy_loss.loss_mode,
+              type + "_sequence");
   EXPECT_THAT(import_error("trl", "importance_sampling_level: word"), HasSubstr("must be token or sequence"));
 }
 
@@ -332,12 +331,49 @@ TEST(ImportTrl, SchedulesAndWarmups) {
   EXPECT_EQ(config.actor.optim.lr_wsd_decay_steps, 9);
   EXPECT_EQ(choice_name(config.actor.optim.lr_wsd_decay_style), "minus_sqrt");
   EXPECT_THAT(import_error("trl", "lr_scheduler_type: warmup_stable_decay"), HasSubstr("needs lr_scheduler_kwargs"));
+  config =
+      trl("lr_scheduler_type: warmup_stable_decay\nwarmup_steps: 5\nlr_scheduler_kwargs: {num_decay_steps: 9, "
+          "num_stable_steps: 20, warmup_type: cosine, min_lr_ratio: 0.1, num_cycles: 1.5}");
+  EXPECT_EQ(config.actor.optim.lr_warmup_style, LrWarmup::kCosine);
+  EXPECT_EQ(config.actor.optim.lr_decay_steps, 34);
+  EXPECT_EQ(config.actor.optim.lr_warmup_init_ratio, 0.1) << "transformers' warm-up begins at the floor";
+  EXPECT_EQ(config.actor.optim.num_cycles, 1.5);
   EXPECT_THAT(import_error("trl",
                            "lr_scheduler_type: warmup_stable_decay\n"
-                           "lr_scheduler_kwargs: {num_decay_steps: 9, warmup_type: cosine}"),
+                           "lr_scheduler_kwargs: {num_decay_steps: 9, warmup_type: steps}"),
               HasSubstr("lr_scheduler_kwargs.warmup_type"));
-  EXPECT_THAT(import_error("trl", "lr_scheduler_type: greedy"), HasSubstr("'greedy' is not supported"));
+  config =
+      trl("lr_scheduler_type: cosine_warmup_with_min_lr\nlr_scheduler_kwargs: {min_lr_rate: 0.1, warmup_lr_rate: 0.2}");
+  EXPECT_EQ(config.actor.optim.lr_scheduler_type, LrSchedule::kCosineWarmupWithMinLr);
+  EXPECT_EQ(config.actor.optim.lr_warmup_init_ratio, 0.2);
+  EXPECT_THAT(import_error("trl", "lr_scheduler_type: cosine_warmup_with_min_lr"), HasSubstr("min_lr_rate"));
+  EXPECT_THAT(import_error("trl", "lr_scheduler_type: step"), HasSubstr("'step' is not supported"));
   EXPECT_THAT(import_error("trl", "lr_scheduler_kwargs: {power: 2}"), HasSubstr("lr_scheduler_kwargs.power"));
+}
+
+TEST(ImportTrl, SchedulesThatFollowValidations) {
+  const std::string eval = "eval_strategy: steps\nmetric_for_best_model: reward\n";
+  RunConfig config =
+      trl(eval +
+          "lr_scheduler_type: reduce_lr_on_plateau\nwarmup_steps: 5\n"
+          "lr_scheduler_kwargs: {mode: max, factor: 0.5, patience: 3, threshold_mode: abs, min_lr: 1e-7}");
+  OptimConfig optim = config.actor.optim;
+  EXPECT_EQ(optim.lr_scheduler_type, LrSchedule::kReduceOnPlateau);
+  EXPECT_EQ(optim.lr_warmup_steps, -1) << "it has no warm-up";
+  EXPECT_EQ(optim.lr_metric.name, "eval_reward");
+  EXPECT_EQ(optim.lr_metric.mode, MetricMode::kMax);
+  EXPECT_EQ(optim.lr_metric.factor, 0.5);
+  EXPECT_EQ(optim.lr_metric.patience, 3);
+  EXPECT_EQ(optim.lr_metric.threshold_mode, ThresholdMode::kAbs);
+  EXPECT_EQ(optim.lr_metric.min_lr, 1e-7);
+  optim = trl(eval + "lr_scheduler_type: greedy\nlr_scheduler_kwargs: {smooth: true, warmup: 2}").actor.optim;
+  EXPECT_EQ(optim.lr_metric.mode, MetricMode::kMin);
+  EXPECT_EQ(optim.lr_metric.smooth_window, 50);
+  EXPECT_EQ(optim.lr_metric.raise_cooldown, 2);
+  EXPECT_EQ(optim.lr_metric.min_lr, 1e-3) << "transformers' default";
+  EXPECT_THAT(import_error("trl", "eval_strategy: steps\nlr_scheduler_type: greedy"), HasSubstr("follows eval_loss"));
+  EXPECT_THAT(import_error("trl", eval + "lr_scheduler_type: greedy\nlr_scheduler_kwargs: {nothing: 1}"),
+              HasSubstr("lr_scheduler_kwargs.nothing"));
 }
 
 TEST(ImportTrl, TheBestCheckpoint) {
@@ -398,6 +434,7 @@ TEST(ImportTrl, SamplingRewardsAndValidation) {
   EXPECT_EQ(config.rollout.val_kwargs.n, 4);
   EXPECT_TRUE(config.rollout.val_kwargs.do_sample);
   EXPECT_EQ(config.rollout.val_kwargs.top_p, 0.9);
+  EXPECT_EQ(trl("eval_strategy: steps\nmin_p: 0.05").rollout.val_kwargs.min_p, 0.05);
 }
 
 // What `trl grpo` reads in addition to the trainer's settings.

@@ -306,7 +306,6 @@ TEST(ImportVerl, WhatStandsForNothingIsNotKept) {
               HasSubstr("model_config would change the model"));
   for (const char* older :
        {"actor_rollout_ref.actor.optim.grad_clip=1", "actor_rollout_ref.actor.use_rollout_log_probs=True",
-        "actor_rollout_ref.actor.optim.lr_decay_style=cosine",
         "actor_rollout_ref.rollout.agent.custom_async_server.path=a.py"})
     EXPECT_THAT(verl_error(grpo(older)), HasSubstr("is not supported: ")) << older;
 }
@@ -319,26 +318,6 @@ TEST(ImportVerl, AnOlderCapOfTokenWeightsIsTheirThreshold) {
   EXPECT_EQ(verl(grpo(cap + "-1")).algorithm.rollout_correction.rollout_is, std::nullopt);
   EXPECT_THAT(verl_error(grpo(cap + "2 algorithm.rollout_correction.rollout_is=token")),
               HasSubstr("both weight tokens"));
-}
-
-// As verl's trainer for Megatron resolves it.
-TEST(ImportVerl, TheDefaultsOfItsMegatronTrainerImport) {
-  const RunConfig config =
-      imported("verl",
-               "algorithm: {adv_estimator: grpo}\n"
-               "actor_rollout_ref:\n"
-               "  actor:\n"
-               "    strategy: megatron\n"
-               "    optim: {optimizer: adam, lr_warmup_init: 0.0, lr_decay_steps: null, min_lr: 0.0,\n"
-               "            lr_decay_style: constant, weight_decay_incr_style: constant,\n"
-               "            lr_wsd_decay_style: exponential, lr_wsd_decay_steps: null,\n"
-               "            use_checkpoint_opt_param_scheduler: false, override_optimizer_config: {}}\n"
-               "    megatron: {tensor_model_parallel_size: 2, override_ddp_config: {}, dtype: bfloat16,\n"
-               "               override_transformer_config: {recompute_modules: [core_attn]}}\n"
-               "  model: {override_config: {model_config: {}, moe_config: {freeze_moe_router: false}}}\n"
-               "  rollout: {layer_name_map: {qkv_layer_name: qkv, gate_proj_layer_name: gate_up}}\n");
-  EXPECT_EQ(config.actor.optim, verl(grpo("")).actor.optim);
-  EXPECT_EQ(config.actor.tensor_model_parallel_size, 2);
 }
 
 // The import does not have the file of defaults that a command names.
@@ -372,8 +351,8 @@ TEST(ImportVerl, APunishmentThatGrowsOnIsTold) {
 
 TEST(ImportVerl, WhatTheCriticDoesOtherwiseIsRefused) {
   EXPECT_THAT(verl_error("critic.optim.clip_grad=0.5"), HasSubstr("differs from "));
-  for (const char* setting : {"critic.optim.zero_indexed_step=False", "critic.model.external_lib=my.lib",
-                              "critic.model.override_config={dropout:1}", "critic.shuffle=True"})
+  for (const char* setting :
+       {"critic.model.external_lib=my.lib", "critic.model.override_config={dropout:1}", "critic.shuffle=True"})
     EXPECT_THAT(verl_error(setting), HasSubstr("is not supported: ")) << setting;
   EXPECT_EQ(verl("critic.optim.clip_grad=0.5 critic.grad_clip=0.5").critic.grad_clip, 0.5);
 }

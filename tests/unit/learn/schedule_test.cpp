@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <span>
 #include <vector>
 
 namespace mortise {
@@ -110,6 +111,139 @@ TEST(Schedule, EqualTransformers) {
   for (const FromTransformers& row : all)
     for (size_t i = 0; i < row.rates.size(); ++i)
       EXPECT_NEAR(learning_rate(row.options, kUnits[i]), row.rates[i], 1e-17) << row.name << " at " << kUnits[i];
+}
+
+constexpr int64_t kLateUnits[] = {0, 1, 4, 5, 6, 20, 37, 44, 45, 49, 50, 60};
+
+void expect_rates(std::span<const FromTransformers> all) {
+  for (const FromTransformers& row : all)
+    for (size_t i = 0; i < row.rates.size(); ++i)
+      EXPECT_NEAR(learning_rate(row.options, kLateUnits[i]), row.rates[i], 2e-17)
+          << row.name << " at " << kLateUnits[i];
+}
+
+ScheduleOptions stable_decay() {
+  ScheduleOptions options = of_type(LrSchedule::kWarmupStableDecay);
+  options.min_lr_ratio = 0.1;
+  options.decay_units = 12;
+  return options;
+}
+
+TEST(Schedule, EqualTransformersWithOtherWarmUps) {
+  ScheduleOptions ahead = of_type(LrSchedule::kCosineWarmupWithMinLr);
+  ahead.min_lr_ratio = 0.1;
+  ScheduleOptions ahead_from = ahead, ahead_waves = ahead;
+  ahead_from.warmup_init_ratio = 0.1;
+  ahead_waves.warmup_units = 0;
+  ahead_waves.num_cycles = 1.5;
+  ScheduleOptions stable = stable_decay();
+  stable.warmup_init_ratio = 0.1;  // transformers' warm-up begins at the floor
+  ScheduleOptions stable_cosine = stable, stable_root = stable, stable_waves = stable;
+  stable_cosine.warmup = LrWarmup::kCosine;
+  stable_root.warmup = LrWarmup::kMinusSqrt;
+  stable_root.decay = LrDecay::kLinear;
+  stable_root.total_units = 37;  // num_stable_steps = 20
+  stable_root.is_length_given = true;
+  stable_waves.num_cycles = 1.5;
+  const FromTransformers all[] = {
+      {"cosine_warmup_with_min_lr",
+       ahead,
+       {5.9999999999999995e-05, 0.00011999999999999999, 0.0003, 0.0002996711467850762, 0.000298686189280112,
+        0.00022418010481652543, 7.466736814155418e-05, 3.814149619390237e-05, 3.522967104832694e-05,
+        2.9999999999999997e-05, 3.0328853214923716e-05, 6.78891269542821e-05}},
+      {"cosine_warmup_with_min_lr, warmup_lr_rate",
+       ahead_from,
+       {2.9999999999999997e-05, 9.75e-05, 0.0003, 0.0002996711467850762, 0.000298686189280112, 0.00022418010481652543,
+        7.466736814155418e-05, 3.814149619390237e-05, 3.522967104832694e-05, 2.9999999999999997e-05,
+        3.0328853214923716e-05, 6.78891269542821e-05}},
+      {"cosine_warmup_with_min_lr, 1.5 cycles",
+       ahead_waves,
+       {0.00029760877884837294, 0.00029051982559491393, 0.00024435100905948387, 0.00022248020436128478,
+        0.00019857313476725536, 7.2586140699627e-05, 0.00025105223861607306, 8.564899094051614e-05,
+        6.658923529810942e-05, 2.9999999999999997e-05, 3.2391221151627036e-05, 0.00023003674600373134}},
+      {"wsd, warm-up by a cosine",
+       stable_cosine,
+       {2.9999999999999997e-05, 5.57827057593821e-05, 0.00027421729424061787, 0.0003, 0.0003, 0.0003, 0.0003, 0.000165,
+        0.00013005942891115968, 3.4600013450975794e-05, 2.9999999999999997e-05, 2.9999999999999997e-05}},
+      {"wsd, warm-up by a root, num_stable_steps",
+       stable_root,
+       {2.9999999999999997e-05, 5.850465843002271e-05, 0.00017925232921501137, 0.0003, 0.0003, 0.0003,
+        2.9999999999999997e-05, 2.9999999999999997e-05, 2.9999999999999997e-05, 2.9999999999999997e-05,
+        2.9999999999999997e-05, 2.9999999999999997e-05}},
+      {"wsd, 1.5 cycles",
+       stable_waves,
+       {2.9999999999999997e-05, 8.4e-05, 0.000246, 0.0003, 0.0003, 0.0003, 0.0003, 0.00016499999999999997,
+        0.0002604594154601839, 6.95405845398162e-05, 2.9999999999999997e-05, 2.9999999999999997e-05}},
+  };
+  expect_rates(all);
+}
+
+// OptimizerParamScheduler.get_lr with lr_warmup_init = 3e-5, min_lr = 6e-5 and lr_decay_steps = 44.
+TEST(Schedule, EqualMegatron) {
+  const auto megatron = [](LrSchedule type) {
+    ScheduleOptions options = of_type(type);
+    options.warmup_init_ratio = 0.1;  // lr_warmup_init = 3e-5
+    options.min_lr_ratio = 0.2;       // min_lr = 6e-5
+    options.total_units = 44;
+    options.is_length_given = true;
+    options.timescale = 5;
+    options.decay_units = 10;
+    return options;
+  };
+  ScheduleOptions exponential = megatron(LrSchedule::kWarmupStableDecay), root = exponential,
+                  high_floor = megatron(LrSchedule::kInverseSqrt);
+  exponential.decay = LrDecay::kExponential;
+  root.decay = LrDecay::kMinusSqrt;
+  high_floor.min_lr_ratio = 0.4;
+  high_floor.total_units = 100;
+  const FromTransformers all[] = {
+      {"Megatron, linear",
+       megatron(LrSchedule::kLinear),
+       {3e-05, 8.4e-05, 0.00024599999999999996, 0.0003, 0.0002938461538461538, 0.00020769230769230768,
+        0.00010307692307692307, 6e-05, 6e-05, 6e-05, 6e-05, 6e-05}},
+      {"Megatron, cosine",
+       megatron(LrSchedule::kCosine),
+       {3e-05, 8.4e-05, 0.00024599999999999996, 0.0003, 0.0002996108769761052, 0.00022255258644510425,
+        7.857718973474466e-05, 6e-05, 6e-05, 6e-05, 6e-05, 6e-05}},
+      {"Megatron, inverse-square-root",
+       megatron(LrSchedule::kInverseSqrt),
+       {3e-05, 8.4e-05, 0.00024599999999999996, 0.0003, 0.00027386127875258305, 0.00015, 0.00011028219331407116,
+        0.00010112997936948631, 6e-05, 6e-05, 6e-05, 6e-05}},
+      {"Megatron, inverse-square-root down to its floor",
+       high_floor,
+       {3e-05, 8.4e-05, 0.00024599999999999996, 0.0003, 0.00027386127875258305, 0.00015, 0.00012, 0.00012, 0.00012,
+        0.00012, 0.00012, 0.00012}},
+      {"Megatron, WSD, exponential",
+       exponential,
+       {3e-05, 8.4e-05, 0.00024599999999999996, 0.0003, 0.0003, 0.0003, 0.00020988115025099305, 6e-05, 6e-05, 6e-05,
+        6e-05, 6e-05}},
+      {"Megatron, WSD, minus_sqrt",
+       root,
+       {3e-05, 8.4e-05, 0.00024599999999999996, 0.0003, 0.0003, 0.0003, 0.00016854658619876013, 6e-05, 6e-05, 6e-05,
+        6e-05, 6e-05}},
+  };
+  expect_rates(all);
+}
+
+// get_wsd_schedule_with_warmup with stable_ratio = 0.7.
+TEST(Schedule, EqualVerlsWsd) {
+  ScheduleOptions verl = stable_decay();
+  verl.decay_units = resolve_decay(-1, 5, 50, 0.7);
+  ScheduleOptions verl_from_one = verl;
+  verl_from_one.first_unit = 1;
+  const FromTransformers all[] = {
+      {"verl, wsd",
+       verl,
+       {0.0, 5.9999999999999995e-05, 0.00023999999999999998, 0.0003, 0.0003, 0.0003, 0.00029661526814454614,
+        0.00013495967391589757, 0.00010642569521912966, 3.3384731855453794e-05, 2.9999999999999997e-05,
+        2.9999999999999997e-05}},
+      {"verl, wsd from one",
+       verl_from_one,
+       {5.9999999999999995e-05, 0.00011999999999999999, 0.0003, 0.0003, 0.0003, 0.0003, 0.00028663079716682654,
+        0.00010642569521912966, 8.082887674907099e-05, 2.9999999999999997e-05, 2.9999999999999997e-05,
+        2.9999999999999997e-05}},
+  };
+  expect_rates(all);
 }
 
 // Megatron's 2 * 0.5^p - 1, which transformers lacks.

@@ -60,16 +60,18 @@ std::vector<std::string> settings_of(const TrlCase& c) {
       {"luspo", "seq-mean-token-sum"}, {"dr_grpo", "seq-mean-token-sum-norm"}};
   const std::string type = c.text("trl_loss_type", "");
   const bool sequence = c.text("importance_sampling_level", "token") == "sequence";
-  const std::string loss = type == "sapo" || type == "vespo" || type == "cispo" || type == "luspo" ? type
-                           : sequence                                                              ? "gspo"
-                                                                                                   : "vanilla";
+  const bool has_own_row_form = type == "sapo" || type == "cispo";
+  const std::string loss = has_own_row_form                     ? type + (sequence ? "_sequence" : "")
+                           : type == "vespo" || type == "luspo" ? type
+                           : sequence                           ? "gspo"
+                                                                : "vanilla";
   const std::string table = "actor.policy_loss.";
   std::vector<std::string> out = {table + "loss_mode=" + loss, "actor.loss_agg_mode=" + aggregation.at(type),
                                   "actor.loss_agg_rows=all", "actor.clip_ratio_c=0",
                                   "data.max_response_length=" + c.text("max_completion_length", "256")};
-  if (loss == "cispo") {
+  if (type == "cispo") {
     out.push_back(table + "cap=" + c.text("epsilon_high", "0.2"));
-  } else if (loss != "sapo" && loss != "vespo") {
+  } else if (type != "sapo" && type != "vespo") {
     out.push_back(table + "clip_ratio_low=" + c.text("epsilon_low", "0.2"));
     out.push_back(table + "clip_ratio_high=" + c.text("epsilon_high", c.text("epsilon_low", "0.2")));
     if (c.params.contains("delta")) out.push_back(table + "delta=" + c.text("delta", ""));
@@ -154,8 +156,8 @@ TEST(Objective, IsTrlsLossWithItsKlAtBothLevels) {
     num_corrected_rows +=
         c.params["use_bias_correction_kl"] == true && c.params["importance_sampling_level"] == "sequence";
   }
-  EXPECT_EQ(num_cases, 18);
-  EXPECT_EQ(num_corrected_rows, 5);
+  EXPECT_EQ(num_cases, 22);
+  EXPECT_EQ(num_corrected_rows, 7);
 }
 
 // Two rows worked through by TRL's own _compute_loss (July 2026, float64), to eight places.

@@ -105,9 +105,10 @@ TEST(DeviceCallTest, NotesNameTheDevices) {
       (plugin.kind == MORTISE_KIND_POLICY_LOSS ? losses : estimators).push_back(plugin.name);
     }
   }
-  EXPECT_THAT(losses, UnorderedElementsAre("aipo", "cispo", "clip_cov", "decoupled", "dppo_kl", "dppo_tv", "dro",
-                                           "fipo", "geo_mean", "gpg", "gspo", "gspo_token", "kl_cov", "luspo", "m2po",
-                                           "real", "reinforce", "sapo", "topr", "vanilla", "vespo"));
+  EXPECT_THAT(losses,
+              UnorderedElementsAre("aipo", "cispo", "cispo_sequence", "clip_cov", "decoupled", "dppo_kl", "dppo_tv",
+                                   "dro", "fipo", "geo_mean", "gpg", "gspo", "gspo_token", "kl_cov", "luspo", "m2po",
+                                   "real", "reinforce", "sapo", "sapo_sequence", "topr", "vanilla", "vespo"));
   EXPECT_THAT(estimators,
               UnorderedElementsAre("abs", "k1", "k2", "k3", "k3_ratio", "k3_row_ratio", "kl", "mse", "low_var_kl"));
 }
@@ -115,7 +116,7 @@ TEST(DeviceCallTest, NotesNameTheDevices) {
 // Losses of tokens, of rows, of groups, and of the update.
 TEST(DeviceCallTest, LossesWithACudaBuildComputeOnTheDevice) {
   for (const char* name : {"vanilla", "cispo", "gspo", "aipo", "gpg", "topr", "vespo", "fipo", "geo_mean", "real",
-                           "clip_cov", "kl_cov", "m2po"}) {
+                           "cispo_sequence", "sapo_sequence", "clip_cov", "kl_cov", "m2po"}) {
     SCOPED_TRACE(name);
     LockedDevice device;
     ASSERT_OK_AND_ASSIGN(const Computed host, loss_of(name, {}));
