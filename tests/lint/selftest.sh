@@ -115,15 +115,29 @@ case $name in
     accepts "two pieces, comments, fmt, and core/parse"
     printf 'int a;\nlog("a " + std::to_string(b) + " c");\n' | write core/a/b.cpp
     rejects "core/a/b.cpp:2: a text is glued" core/a/b.cpp
+    printf 'log("a " +\n    b + " c");\n' | write core/a/b.cpp
+    rejects "core/a/b.cpp:1: a text is glued" core/a/b.cpp
+    printf 'return a + ": " + b;\n' | write core/a/b.cpp
+    rejects "core/a/b.cpp:1: a text is glued" core/a/b.cpp
+    printf 'return std::string(a(1, 2)) + " of " + f(b);\n' | write apps/mortise/b.cpp
+    rejects "apps/mortise/b.cpp:1: a text is glued" apps/mortise/b.cpp
     ;;
   stages)
     printf 'Result<> load(RunParts& parts);\n' | write core/train/run/run_parts.cpp
     printf 'Result<> save(const RunSettings& run);\nRunParts& parts_;\nRunParts& parts = *out.parts;\n' | write core/train/loop/a.cpp
+    printf 'Result<> close(const OpenRun& run);\n' | write core/train/loop/run_loop.h
+    printf 'OpenRun run = TRY(open());\nRunParts& parts_ = *open;\nOpenRun& open_;\n' | write core/train/loop/sft.cpp
     accepts "the wiring, members, and stages that take groups"
     printf 'Result<> save(const RunParts& parts, bool resumes);\n' | write core/train/loop/a.h
     rejects "core/train/loop/a.h:1:" core/train/loop/a.h
     printf 'void f(int a,\n       RunParts* parts) {}\n' | write core/train/resume/a.cpp
     rejects "core/train/resume/a.cpp:2:" core/train/resume/a.cpp
+    printf 'void f(\n    const std::unique_ptr<RunParts>& parts);\n' | write core/train/resume/a.h
+    rejects "core/train/resume/a.h:2:" core/train/resume/a.h
+    printf 'Result<> f(RunParts& parts\n);\n' | write core/train/loop/b.h
+    rejects "core/train/loop/b.h:1:" core/train/loop/b.h
+    printf 'Result<> f(int a, const OpenRun& open, int b);\n' | write core/train/report/a.h
+    rejects "core/train/report/a.h:1:" core/train/report/a.h
     ;;
   directions)
     echo '#include "foundation/base/result.h"' | write core/text/a.cpp
@@ -202,6 +216,13 @@ case $name in
     rejects "core/text/b.cpp:1: a function of 70 lines" core/text/b.cpp
     { echo 'struct S {'; echo '  S() : a_{1},'; echo '        b_(2) '; function_of 80 | sed 's/^int f(int x) //'; echo '  int a_, b_;'; echo '};'; } | write core/text/b.h
     rejects "core/text/b.h:4: a function of 80 lines" core/text/b.h
+    { echo 'def f(a,'; echo '      b):'; seq 66 | sed 's/.*/    a = """/'; echo '    c = 1  # {'; echo; echo 'd = f(1, 2)'; } | write apps/a.py
+    { echo 'class A:'; echo '    def f(self):'; seq 40 | sed 's/.*/        a = 1/'; echo; echo '    def g(self):'; seq 40 | sed 's/.*/        a = 1/'; } | write apps/c.py
+    accepts "functions of Python under 70 lines"
+    { echo 'class A:'; echo '    async def f(self):'; seq 69 | sed 's/.*/        a = 1/'; } | write apps/b.py
+    rejects "apps/b.py:2: a function of 70 lines" apps/b.py
+    seq 601 | sed 's|^|# |' | write apps/b.py
+    rejects "apps/b.py:1: 601 lines (at most 600)" apps/b.py
     seq 601 | sed 's|^|// |' | write core/text/b.cpp
     rejects "core/text/b.cpp:1: 601 lines (at most 600)" core/text/b.cpp
     seq 300 | sed 's|^|// |' | write core/train/loop/trainer.cpp
@@ -273,6 +294,11 @@ case $name in
     accepts "words that only look like refused ones"
     printf 'Start.\n\nStart Anew, or not.\n' | write docs/b.md
     rejects 'docs/b.md:3: the word "anew": write "again"' docs/b.md
+    printf 'The stand forces hands. It is at handles, and goes one by one.\n' | write docs/b.md
+    printf 'Start.\n\nA pattern stands for its files.\n' | write docs/c.md
+    rejects 'docs/c.md:3: the words "stands for": write "is"' docs/b.md docs/c.md
+    printf '# The page.\nlist_of = 1  # the one at hand\n' | write apps/c.py
+    rejects 'apps/c.py:2: the words "at hand": write "current"' apps/c.py
     printf 'return error("mend it");\n' | write core/b.cpp
     rejects 'core/b.cpp:1: the word "mend": write "fix"' core/b.cpp
     git -C "$tree" init -q
@@ -298,6 +324,10 @@ case $name in
     rejects "docs/d.md:1: there is no core/a/judge.h" docs/d.md CONTRIBUTING.md
     printf '# D\n\nSee `docs/b/d.md`.\n' | write docs/d.md
     rejects "docs/d.md:3: there is no docs/b/d.md" docs/d.md
+    printf 'See `docs/none/`, not `docs/b/`.\n' | write docs/d.md
+    rejects "docs/d.md:1: there is no docs/none/" docs/d.md
+    printf 'See `docs/a/`.\n' | write docs/d.md
+    rejects "docs/d.md:1: there is no docs/a/" docs/d.md
     printf 'See `docs/b/c.m`, or `docs/*.txt`.\n' | write docs/README.md
     rejects "docs/README.md:1: there is no docs/b/c.m" nothing
     rejects "docs/README.md:1: there is no docs/*.txt" docs/README.md
@@ -308,13 +338,13 @@ case $name in
     ;;
   metric_names)
     mkdir -p "$tree/plugins"
-    printf '    {"length/mean", "tokens", "a", kMean},\n    {"time/{any}", "s", "b", kSum},\n    {"perf/rate", "", "c", kLast},\n' |
+    printf '    {"length/mean", "tokens", "a", kMean},\n    {"time/{any}", "s", "b", kSum},\n    {"perf/rate", "", "c", kLast},\n    {"row/at/end", "", "c", kLast},\n' |
       write core/foundation/metrics/names.cpp
-    printf 'add_summary("length", all);\nadd("perf/" + name("rate"));\n' | write core/train/a.cpp
+    printf 'add_summary("length", all);\nadd("perf/" + name("rate"));\nadd(fmt::format("row/{}/end", f("at")));\n' | write core/train/a.cpp
     accepts "names in one text, from pieces, of summaries, and patterns"
     printf '    {"perf/most", "", "d", kMax},\n' >>"$tree/core/foundation/metrics/names.cpp"
-    printf '// most of perf\nint most;\n' | write core/train/b.cpp
-    rejects "nothing writes perf/most (no text has the word most)" core/train/b.cpp
+    printf '// most of perf "perf/most"\nint most;\nf("the most perf", "most perf/");\n' | write core/train/b.cpp
+    rejects "nothing writes perf/most (no text has this name or its parts)" core/train/b.cpp
     ;;
   repeated_texts)
     fact='"a sentence that says what to do, in many words"'

@@ -94,7 +94,7 @@ class Reader {
   Result<State> read_state() const {
     const TensorView& stored = *find_state(view_.name, find_);
     const std::string_view text(reinterpret_cast<const char*>(stored.bytes.data()), stored.bytes.size());
-    const Json json = TRY(parse_json(text, where_ + ": " + stored.name));
+    const Json json = TRY(parse_json(text, fmt::format("{}: {}", where_, stored.name)));
     State state;
     const auto number = [&](const char* key, int64_t least, int64_t most) -> std::optional<int64_t> {
       const Json* value = json_find(json, key);

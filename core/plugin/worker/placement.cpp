@@ -19,7 +19,7 @@ namespace {
 constexpr int kMaxDefaultWorkers = 8;
 
 // "reward python@mortise.reward_python 0.1.0 (1a2b3c4d5e6f)"
-std::string name_of(const PluginRef& ref) { return short_kind(ref.plugin->kind) + " " + ref.label(); }
+std::string name_of(const PluginRef& ref) { return fmt::format("{} {}", short_kind(ref.plugin->kind), ref.label()); }
 
 // The program mortise-worker, or why this pack cannot run in workers here.
 Result<std::filesystem::path> worker_for(const PackInfo& pack, const IsolationOptions& options) {
