@@ -94,8 +94,22 @@ case $name in
     rejects "novelty: 7 files of core/ name it, at most 6 may" core/train/b.cpp
     printf 'struct Input {\n  std::span<const float> novelty{};  // [N]\n};\n' | write core/learn/b.h
     rejects "core/learn/b.h:2:" core/learn/b.h
-    echo '  std::vector<float> novelty;' | write core/experience/b.h
+    printf 'class A {\n  std::vector<float> novelty;\n};\n' | write core/experience/b.h
     rejects "a column of the step's table" core/experience/b.h
+    for member in 'std::vector<float> novelty = {};' 'std::vector<double> novelty;' 'std::span<float> novelty;' \
+      'std::vector<float> a, novelty;' 'at::Tensor novelty;' 'std::optional<std::vector<uint8_t>> novelty{};' 'std::span<const float> novelty, b;'; do
+      printf 'struct Input {\n  int a;\n  %s  // [N]\n};\n' "$member" | write core/conformance/b.cpp
+      rejects "core/conformance/b.cpp:3: a column of the step's table" core/conformance/b.cpp
+    done
+    printf 'struct Input {\n  std::vector<float> novelty_of(int a);\n  int f() {\n    std::vector<float> novelty = g();\n  }\n};\nstd::vector<float> novelty;\n' | write apps/mortise/b.cpp
+    accepts "functions and locals"
+    printf 'The column `novelty`.\n\n| stage | puts |\n|---|---|\n| a | `novelties` |\n' | write docs/architecture.md
+    rejects "docs/architecture.md: no row of a table names the column novelty" docs
+    printf 'using Novelty = Column<"novelty_a", float, Level::kToken>;\nusing All = std::tuple<Novelty>;\n' | write core/foundation/batch/columns.h
+    printf '// "novelty_a"\nf(in.tokens("novelty_a"));\n' | write apps/mortise/b.cpp
+    rejects "apps/mortise/b.cpp:2:f(in.tokens(\"novelty_a\"));: write column::TAG::name" apps/mortise/b.cpp
+    for i in 1 2 3 4 5 6; do echo 'a<column::Novelty>();' | write core/conformance/a$i.cpp; done
+    rejects "novelty_a: 6 files of core/conformance and apps/mortise name it, at most 5 may" core/conformance
     echo '// moved' | write core/foundation/batch/columns.h
     rejects "no column is found in it" core/foundation/batch/columns.h
     ;;
@@ -414,7 +428,7 @@ case $name in
     rejects "SECURITY.md: there is no test Suite.Name" tests
     ;;
   format)
-    command -v clang-format-14 >/dev/null || exit 77
+    command -v clang-format-14 >/dev/null || { echo "skipped: clang-format-14 is not installed"; exit 77; }
     cp "$root/.clang-format" "$tree/"
     printf 'int f() { return 1; }\n' | write core/a.cpp
     accepts "a formatted file"
