@@ -31,7 +31,7 @@ Result<float> loss_of(double sum, const Path& inputs) {
   const auto loss = static_cast<float>(sum);
   if (std::isfinite(loss)) return loss;
   if (std::isnan(sum)) {
-    return Error{ErrorKind::kNumerics, "the loss is no number (nan)", inputs.string(),
+    return Error{ErrorKind::kNumerics, "the loss is not a number (nan)", inputs.string(),
                  "look for log-probs that are infinite"};
   }
   return Error{ErrorKind::kNumerics, fmt::format("the loss is {}, too large for float32", format_f64(sum)),
@@ -86,13 +86,14 @@ Result<ActorColumns> read_actor_columns(EvalTensors& in) {
   TRY(in.all_used());
   // Masks and corrections would hide NaN. Clamps handle infinite log-probs.
   const std::vector<uint8_t>& mask = out.get<column::ResponseMask>();
-  TRY(out.visit([&]<class C>(EvalColumn<C>& column) -> Result<> {
+  const auto check = [&]<class C>(const EvalColumn<C>& column) -> Result<> {
     using Infinities = EvalTensors::Infinities;
     const bool is_log_prob = C::name.ends_with(column::LogProb::name);
     if constexpr (std::is_same_v<typename C::Value, float>)
       TRY(in.check_values(C::name, column.values, mask, is_log_prob ? Infinities::kAllowed : Infinities::kRefused));
     return {};
-  }));
+  };
+  TRY(out.visit(check));
   auto& old_log_prob = out.get<column::OldLogProb>();
   if (old_log_prob.empty()) old_log_prob = out.get<column::LogProb>();  // one update over the batch: the ratio is 1
   return out;

@@ -25,7 +25,7 @@ class EvalColumns {
  public:
   template <class C>
   [[nodiscard]] std::vector<typename C::Value>& get() {
-    return std::get<EvalColumn<C>>(columns_);
+    return std::get<EvalColumn<C>>(columns_).values;
   }
   // All that are there.
   void show(StepView& view) const {
@@ -79,11 +79,12 @@ struct Lacking {};
 template <class In, class... C, class... L>
 Result<EvalColumns<In>> read_columns(EvalTensors& in, Computed<C...> /*computed*/, Lacking<L...> /*lacking*/) {
   EvalColumns<In> out;
-  TRY(out.visit([&]<class One>(EvalColumn<One>& column) -> Result<> {
+  const auto read = [&]<class One>(EvalColumn<One>& column) -> Result<> {
     if constexpr (!kIsOneOf<One, C...>)
       column.values = TRY(read_column<One>(in, may_lack<One, In>() || kIsOneOf<One, L...>));
     return {};
-  }));
+  };
+  TRY(out.visit(read));
   return out;
 }
 

@@ -15,6 +15,7 @@
 #include "plugin/host/kinds/kl_estimator.h"
 #include "plugin/host/kinds/policy_loss.h"
 #include "plugin/host/params.h"
+#include "plugin/pack/tier.h"
 #include "plugin/worker/isolated.h"
 
 namespace mortise {
@@ -240,7 +241,7 @@ constexpr EvalOfKind kEvals[] = {
 bool needs_libtorch(const PluginRegistry& registry, const PluginEval& eval) {
   const auto ref = registry.find(eval.kind, eval.kind == "kl_estimator" ? kl_base_name(eval.name) : eval.name);
   if (!ref.ok()) return false;
-  return ref->pack->tier == "torch-locked" || (ref->plugin->flags & MORTISE_FLAG_NEEDS_ENGINE) != 0 ||
+  return ref->pack->tier == kTorchLocked || (ref->plugin->flags & MORTISE_FLAG_NEEDS_ENGINE) != 0 ||
          (eval.kind == "reward" && eval.isolation.mode == Isolation::kNone);
 }
 

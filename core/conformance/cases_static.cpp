@@ -129,7 +129,7 @@ Result<> known_names(Subject& subject) {
     }
     for (const std::string& name : plugin.consumes) {
       if (name != column::RolloutIsWeights::name)
-        return broken(fmt::format("{} consumes {}, which is no stage of the engine; there is {}", who, quote(name),
+        return broken(fmt::format("{} consumes {}, which is not a stage of the engine; there is {}", who, quote(name),
                                   column::RolloutIsWeights::name));
     }
   }
