@@ -113,6 +113,18 @@ case $name in
     echo '// moved' | write core/foundation/batch/columns.h
     rejects "no column is found in it" core/foundation/batch/columns.h
     ;;
+  choices)
+    printf 'constexpr auto choice_names(Way) {\n  return std::array<std::string_view, 2>{"fast", "plain"};\n}\n' | write core/config/keys/a.h
+    printf '// way == "fast"\nif (way == Way::kFast || name == "other" || f("fast")) g();\n' | write core/train/a.cpp
+    printf 'if (text == "fast") g();\n' | write core/import/a.cpp
+    accepts "enums, other texts, comments, and rooms that read texts"
+    printf 'int a;\nif (way != "plain") g();\n' | write core/learn/b.h
+    rejects "core/learn/b.h:2: compares a text with a choice of a key" core/learn/b.h
+    printf 'if ("fast" == way) g();\n' | write core/conformance/b.cpp
+    rejects "core/conformance/b.cpp:1:" core/conformance/b.cpp
+    printf '// none\n' | write core/config/keys/a.h
+    rejects "core/config/keys: no choices are found in it" core/config/keys
+    ;;
   kinds)
     printf '    {.id = A,\n     .name = "one",\n     .name = "two_b",\n     .name = "three",\n     .name = "four",\n' | write core/plugin/host/kinds/kinds.h
     printf 'find("one"); find("two_b"); find("three");\n// "four" is no use\nint four = MORTISE_KIND_FOUR_MORE;\n' | write core/a/a.cpp

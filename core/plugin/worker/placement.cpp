@@ -11,6 +11,7 @@
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
 #include "mortise/pack.h"
+#include "plugin/pack/tier.h"
 #include "plugin/worker/launcher.h"
 
 namespace mortise {
@@ -24,7 +25,7 @@ std::string name_of(const PluginRef& ref) { return fmt::format("{} {}", short_ki
 // The program mortise-worker, or why this pack cannot run in workers here.
 Result<std::filesystem::path> worker_for(const PackInfo& pack, const IsolationOptions& options) {
   const std::string instead = fmt::format("set {} = \"none\"", options.key);
-  if (pack.tier == "torch-locked") {
+  if (pack.tier == kTorchLocked) {
     return Error{ErrorKind::kPlugin, "the pack needs libtorch, which workers do not have", pack.path,
                  "build the plugin without libtorch, or " + instead};
   }
