@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kChains = 12;  // more than two units of latency four need, and few enough for 16 registers
 
-// A template cannot carry the instruction set that it is compiled for, hence a macro. The inner loops are unrolled.
+// A template cannot carry the instruction set that it is compiled for, so this is a macro. The inner loops are unrolled.
 #define MORTISE_PROBES(NAME, TARGET, WIDTH)                                                               \
   using Vec_##NAME = float __attribute__((vector_size(4 * (WIDTH))));                                     \
   TARGET float multiply_add_##NAME(int64_t rounds, float a, float b) {                                    \

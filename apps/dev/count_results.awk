@@ -3,7 +3,9 @@
 # test counts as one. A test that dies, times out or never starts is a failure, whatever it printed. So is a program that
 # exits with success before its cases ended, or that runs no case.
 #   -v preset=P   the preset to show in the lines
-#   -v ci=true    a case that is skipped because an oracle is missing is a failure
+#   -v ci=true    a case that is skipped because an oracle or a tool is missing that ./dev installs for tests is a failure
+# The tools of the group `test` of apt_packages.txt, as reasons of skipped tests name them.
+BEGIN { installed = "(minisign|abidw|abidiff|clang-format-14|bubblewrap) is not installed" }
 function value(line, key) { return match(line, key "=\"[^\"]*\"") ? substr(line, RSTART + length(key) + 2, RLENGTH - length(key) - 3) : "" }
 function number(line) { return match(line, /\] [0-9]+ test/) ? substr(line, RSTART + 2) + 0 : 0 }
 function plain(text) {
@@ -21,7 +23,7 @@ function fail_of(which, reason) {
 }
 # Cases of one program that are skipped for the same reason share a line.
 function skip_of(which, reason,   key) {
-  if (ci == "true" && reason ~ /MORTISE_ORACLES_PYTHON|[Oo]racle/) { bad++; forced++; fail_of(which, "skipped: " reason); return }
+  if (ci == "true" && (reason ~ /MORTISE_ORACLES_PYTHON|[Oo]racle/ || reason ~ installed)) { bad++; forced++; fail_of(which, "skipped: " reason); return }
   skip++
   key = (name ~ /\./ ? substr(name, 1, index(name, ".") - 1) : name) SUBSEP reason
   if (!(key in skip_count)) { skip_order[++num_skips] = key; skip_first[key] = full_name(which); skip_reason[key] = reason }

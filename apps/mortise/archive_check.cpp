@@ -16,6 +16,7 @@
 #include "packs/machine.h"
 #include "packs/origin.h"
 #include "packs/trust.h"
+#include "plugin/pack/tier.h"
 
 namespace mortise {
 namespace {
@@ -40,7 +41,7 @@ Result<std::unique_ptr<UnpackedPack>> UnpackedPack::open(const std::string& path
   std::unique_ptr<UnpackedPack> out(new UnpackedPack);
   out->archive_ = TRY(read_pack_archive(env, path));
   const auto build_here = choose_build(out->archive_.description, this_machine(kTorchVersion), path);
-  if (build_here.ok() && (*build_here)->tier == "torch-locked") TRY(need_libtorch());
+  if (build_here.ok() && (*build_here)->tier == kTorchLocked) TRY(need_libtorch());
   TRY(check_archive_origin(out->archive_, trust));
   if (!build_here.ok()) return build_here.error();
   out->build_ = *build_here;

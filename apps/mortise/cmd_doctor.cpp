@@ -51,8 +51,8 @@ struct MachineFinding {
 };
 
 MachineFinding failed(std::string subject, const Error& error) {
-  return {std::move(subject), Health::kFails, error.where.empty() ? error.what : error.where + ": " + error.what,
-          error.next, error.kind};
+  return {std::move(subject), Health::kFails,
+          error.where.empty() ? error.what : fmt::format("{}: {}", error.where, error.what), error.next, error.kind};
 }
 
 MachineFinding look_at_processor() {
@@ -205,7 +205,7 @@ Result<> try_reward(PluginRegistry& registry, const Candidate& pack, const Plugi
   IsolationOptions options;
   options.mode = Isolation::kProcess;
   options.num_workers = 1;
-  TRY(make_reward_function(registry, pack.info.id + "/" + plugin.name, Json::object(), {}, options));
+  TRY(make_reward_function(registry, fmt::format("{}/{}", pack.info.id, plugin.name), Json::object(), {}, options));
   return {};
 }
 

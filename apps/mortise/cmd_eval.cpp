@@ -34,7 +34,7 @@ Result<Path> checkpoint_of(const Path& run, const std::string& wanted) {
   return Error{ErrorKind::kConfig, "the run has no checkpoint", run.string(), "give a TOML file instead"};
 }
 
-// A folder stands for its settings with the weights of a checkpoint.
+// A folder gives its settings with the weights of a checkpoint.
 Result<> locate_run(const po::variables_map& options, std::string& file, std::vector<std::string>& overrides) {
   const std::string wanted = options["checkpoint"].as<std::string>();
   const auto info = default_env().info(file);
@@ -119,7 +119,7 @@ int cmd_eval(Arguments args) {
         "eval",
         "Samples completions for every row of data.val_files and data.val_sets, and scores them with the rewards.\n"
         "Prints mean, pass@k, best of k and majority for each data source (docs/validation.md). The folder of a run\n"
-        "stands for its settings with the weights of its newest checkpoint.",
+        "gives its settings with the weights of its newest checkpoint.",
         options, "RUN.toml|RUN_FOLDER");
     return 0;
   }

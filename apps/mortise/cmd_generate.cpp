@@ -109,7 +109,8 @@ Result<GenerateArguments> parse_generate(Arguments args) {
     else if (i + 1 < args.size())
       value = args[++i];
     if (value.empty())
-      return Error{ErrorKind::kConfig, fmt::format("option {} needs a value", name), "mortise generate", {}};
+      return Error{ErrorKind::kConfig, fmt::format("option {} needs a value", name), "mortise generate",
+                   "write it behind the option"};
     if (name == "--system")
       out.overrides.push_back("data.system_prompt=" + dump_json(Json(value)));
     else
@@ -141,7 +142,7 @@ Result<std::vector<int64_t>> bare_ids(const Json& row, const std::string& where)
   for (const Json& id : *ids) {
     if (!is_i64(id)) {
       return Error{ErrorKind::kData, fmt::format("'prompt_token_ids' has {}, which is not a token id", dump_json(id)),
-                   where, ""};
+                   where, "give whole numbers, as in [1, 5, 7]"};
     }
     out.push_back(id.get<int64_t>());
   }

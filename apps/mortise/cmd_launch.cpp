@@ -22,6 +22,7 @@ namespace po = boost::program_options;
 namespace {
 
 constexpr const char* kName = "mortise launch";
+constexpr int kMostProcesses = 1024;  // on one machine
 
 constexpr const char* kUsage =
     "usage: mortise launch --nproc N [options] [--] COMMAND [its words]\n\n"
@@ -63,8 +64,8 @@ Result<LaunchCommand> parse_launch(Arguments args) {
   Arguments rest = args.subspan(own);
   if (!rest.empty() && rest.front() == "--") rest = rest.subspan(1);
   command.words.assign(rest.begin(), rest.end());
-  if (command.nproc < 1 || command.nproc > 1024)
-    return Error{ErrorKind::kConfig, "--nproc is not a number from 1 to 1024", kName,
+  if (command.nproc < 1 || command.nproc > kMostProcesses)
+    return Error{ErrorKind::kConfig, fmt::format("--nproc is not a number from 1 to {}", kMostProcesses), kName,
                  "say how many ranks to start: `mortise launch --nproc 2 train run.toml`"};
   if (command.port < 0 || command.port > 65535)
     return Error{ErrorKind::kConfig, "--master-port is not a port", kName, "give a number from 1 to 65535"};

@@ -59,7 +59,8 @@ Result<ModelArguments> parse_model(Arguments args) {
       return unknown_word("option", name, names, "mortise model logprob");
     }
     if (value.empty())
-      return Error{ErrorKind::kConfig, fmt::format("option {} needs a value", name), "mortise model logprob", {}};
+      return Error{ErrorKind::kConfig, fmt::format("option {} needs a value", name), "mortise model logprob",
+                   "write it behind the option"};
     out.values[name] = value;
   }
   for (const char* name : {"--model", "--inputs", "--outputs"}) {
@@ -99,7 +100,8 @@ Result<at::Tensor> integers(const SafetensorsFile& file, const std::string& name
                    {}};
   }
   if (view.shape.size() != 2) {
-    return Error{ErrorKind::kData, fmt::format("tensor {} must be (B, T)", quote(name)), file.path().string(), {}};
+    return Error{ErrorKind::kData, fmt::format("tensor {} must be (B, T)", quote(name)), file.path().string(),
+                 "save it with a row for each text"};
   }
   auto* bytes = const_cast<std::byte*>(view.bytes.data());  // only read from
   return at::from_blob(bytes, view.shape, at::TensorOptions().dtype(type)).to(at::kLong, false, /*copy=*/true);

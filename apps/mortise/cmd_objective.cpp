@@ -7,6 +7,7 @@
 #include "commands.h"
 #include "config/check.h"
 #include "config/load.h"
+#include "eval_columns.h"
 #include "eval_tensors.h"
 #include "foundation/base/text.h"
 #include "learn/objective/actor_objective.h"
@@ -30,7 +31,7 @@ Result<float> loss_of(double sum, const Path& inputs) {
   const auto loss = static_cast<float>(sum);
   if (std::isfinite(loss)) return loss;
   if (std::isnan(sum)) {
-    return Error{ErrorKind::kNumerics, "the loss is no number (nan)", inputs.string(),
+    return Error{ErrorKind::kNumerics, "the loss is not a number (nan)", inputs.string(),
                  "look for log-probs that are infinite"};
   }
   return Error{ErrorKind::kNumerics, fmt::format("the loss is {}, too large for float32", format_f64(sum)),
@@ -46,12 +47,12 @@ std::vector<TensorView> padded_outputs(const float& loss, const std::string& gra
 Result<> eval_critic(const ObjectiveCommand& command, MetricSet& metrics) {
   EvalTensors in = TRY(EvalTensors::open(command.inputs, "vpreds"));
   const auto vpreds = TRY(in.tokens("vpreds"));
-  const auto values = TRY(in.tokens("values"));
-  const auto returns = TRY(in.tokens("returns"));
-  const auto mask = TRY(in.mask("response_mask", true));
+  const auto values = TRY(in.tokens(column::Values::name));
+  const auto returns = TRY(in.tokens(column::Returns::name));
+  const auto mask = TRY(in.mask(column::ResponseMask::name, true));
   TRY(in.all_used());
   const std::pair<std::string_view, std::span<const float>> finite[] = {
-      {"vpreds", vpreds}, {"values", values}, {"returns", returns}};
+      {"vpreds", vpreds}, {column::Values::name, values}, {column::Returns::name, returns}};
   for (const auto& [name, numbers] : finite)
     TRY(in.check_values(name, numbers, mask, EvalTensors::Infinities::kRefused));
   const RunConfig& config = command.config.config;
@@ -75,36 +76,26 @@ Result<> eval_critic(const ObjectiveCommand& command, MetricSet& metrics) {
   return write_eval_outputs(command.outputs, padded_outputs(loss, "grad_vpreds", grad, in));
 }
 
-// [N] each; those that are optional may be empty.
-struct ActorTensors {
-  std::vector<float> log_prob, old_log_prob, advantages, ref_log_prob, rollout_log_prob, rollout_is_weights, entropy;
-  std::vector<uint8_t> mask;
-};
+// Those of a policy loss. The aggregation gives the weights of tokens.
+using ActorColumns = EvalColumns<mortise_policy_loss_in>;
+using ActorComputed = Computed<column::Weight>;
+using ActorLacking = Lacking<column::OldLogProb>;
 
-Result<ActorTensors> read_actor_tensors(EvalTensors& in) {
-  ActorTensors out;
-  out.log_prob = TRY(in.tokens("log_prob"));
-  out.advantages = TRY(in.tokens("advantages"));
-  out.mask = TRY(in.mask("response_mask", true));
-  out.old_log_prob = TRY(in.optional_tokens("old_log_prob"));
-  out.ref_log_prob = TRY(in.optional_tokens("ref_log_prob"));
-  out.rollout_log_prob = TRY(in.optional_tokens("rollout_log_prob"));
-  out.rollout_is_weights = TRY(in.optional_tokens("rollout_is_weights"));
-  out.entropy = TRY(in.optional_tokens("entropy"));
+Result<ActorColumns> read_actor_columns(EvalTensors& in) {
+  ActorColumns out = TRY(read_columns<mortise_policy_loss_in>(in, ActorComputed(), ActorLacking()));
   TRY(in.all_used());
   // Masks and corrections would hide NaN. Clamps handle infinite log-probs.
-  using Named = std::pair<std::string_view, std::span<const float>>;
-  const Named numbers[] = {{"log_prob", out.log_prob},
-                           {"old_log_prob", out.old_log_prob},
-                           {"ref_log_prob", out.ref_log_prob},
-                           {"rollout_log_prob", out.rollout_log_prob}};
-  for (const auto& [name, values] : numbers)
-    TRY(in.check_values(name, values, out.mask, EvalTensors::Infinities::kAllowed));
-  const Named finite[] = {
-      {"advantages", out.advantages}, {"rollout_is_weights", out.rollout_is_weights}, {"entropy", out.entropy}};
-  for (const auto& [name, values] : finite)
-    TRY(in.check_values(name, values, out.mask, EvalTensors::Infinities::kRefused));
-  if (out.old_log_prob.empty()) out.old_log_prob = out.log_prob;  // one update over the batch: the ratio is 1
+  const std::vector<uint8_t>& mask = out.get<column::ResponseMask>();
+  const auto check = [&]<class C>(const EvalColumn<C>& column) -> Result<> {
+    using Infinities = EvalTensors::Infinities;
+    const bool is_log_prob = C::name.ends_with(column::LogProb::name);
+    if constexpr (std::is_same_v<typename C::Value, float>)
+      TRY(in.check_values(C::name, column.values, mask, is_log_prob ? Infinities::kAllowed : Infinities::kRefused));
+    return {};
+  };
+  TRY(out.visit(check));
+  auto& old_log_prob = out.get<column::OldLogProb>();
+  if (old_log_prob.empty()) old_log_prob = out.get<column::LogProb>();  // one update over the batch: the ratio is 1
   return out;
 }
 
@@ -143,40 +134,38 @@ Result<> eval_actor(const ObjectiveCommand& command, MetricSet& metrics) {
                  "'actor.kl_loss_type' is full, but a file of log-probs does not hold the whole vocabulary",
                  command.config.where("actor.kl_loss_type"),
                  "use an estimator here; `mortise train` computes the KL over the whole vocabulary"};
-  EvalTensors in = TRY(EvalTensors::open(command.inputs, "log_prob"));
-  ActorTensors tensors = TRY(read_actor_tensors(in));
+  EvalTensors in = TRY(EvalTensors::open(command.inputs, column::LogProb::name));
+  ActorColumns columns = TRY(read_actor_columns(in));
+  auto& mask = columns.get<column::ResponseMask>();
+  auto& old_log_prob = columns.get<column::OldLogProb>();
+  const auto& rollout_log_prob = columns.get<column::RolloutLogProb>();
   TRY(check_groups(objective, in));
   if (objective.policy_loss().coupling() == Coupling::kGroup)
     TRY(in.need_groups("policy_loss " + config.actor.policy_loss.loss_mode));
 
   const Layout layout = in.layout();
   const RolloutCorrection& correction = objective.correction();
-  if ((correction.is_active() || correction.is_bypass()) && tensors.rollout_log_prob.empty())
-    return Error{ErrorKind::kData, "the input 'rollout_log_prob' is missing, and algorithm.rollout_correction needs it",
+  if ((correction.is_active() || correction.is_bypass()) && rollout_log_prob.empty())
+    return Error{ErrorKind::kData,
+                 fmt::format("the input '{}' is missing, and algorithm.rollout_correction needs it",
+                             column::RolloutLogProb::name),
                  command.inputs.string(), "add it, or remove the table"};
   if (correction.is_bypass()) {
-    tensors.old_log_prob = tensors.rollout_log_prob;
+    old_log_prob = rollout_log_prob;
   } else if (correction.is_active()) {
-    CorrectedBatch corrected =
-        correction.apply({layout.row_offsets, tensors.mask, tensors.old_log_prob, tensors.rollout_log_prob}, &metrics);
-    tensors.mask = std::move(corrected.mask);
-    if (tensors.rollout_is_weights.empty()) tensors.rollout_is_weights = std::move(corrected.weights);
+    CorrectedBatch corrected = correction.apply({layout.row_offsets, mask, old_log_prob, rollout_log_prob}, &metrics);
+    mask = std::move(corrected.mask);
+    if (auto& weights = columns.get<column::RolloutIsWeights>(); weights.empty())
+      weights = std::move(corrected.weights);
   }
-  std::vector<float> grad(in.num_tokens()), grad_entropy(tensors.entropy.size());
-  const std::vector<float> weight = TRY(weights_of(objective.aggregation(), layout, tensors.mask)),
-                           kl_weight = TRY(weights_of(objective.kl_aggregation(), layout, tensors.mask)),
-                           entropy_weight = TRY(weights_of(objective.entropy_aggregation(), layout, tensors.mask));
+  std::vector<float> grad(in.num_tokens()), grad_entropy(columns.get<column::Entropy>().size());
+  columns.get<column::Weight>() = TRY(weights_of(objective.aggregation(), layout, mask));
+  const std::vector<float> kl_weight = TRY(weights_of(objective.kl_aggregation(), layout, mask)),
+                           entropy_weight = TRY(weights_of(objective.entropy_aggregation(), layout, mask));
   StepView input;
   input.layout = layout;
-  input.set<column::LogProb>(tensors.log_prob);
-  input.set<column::OldLogProb>(tensors.old_log_prob);
-  input.set<column::Advantages>(tensors.advantages);
-  input.set<column::ResponseMask>(tensors.mask);
-  input.set<column::Weight>(weight).set<column::KlWeight>(kl_weight).set<column::EntropyWeight>(entropy_weight);
-  input.set<column::RefLogProb>(tensors.ref_log_prob);
-  input.set<column::RolloutLogProb>(tensors.rollout_log_prob);
-  input.set<column::RolloutIsWeights>(tensors.rollout_is_weights);
-  input.set<column::Entropy>(tensors.entropy);
+  columns.show(input);
+  input.set<column::KlWeight>(kl_weight).set<column::EntropyWeight>(entropy_weight);
   auto evaluated = objective.evaluate(input, {grad, grad_entropy}, &metrics);
   if (!evaluated.ok() && evaluated.error().where.empty()) evaluated.error().where = command.inputs.string();
   const ObjectiveSums sums = TRY(std::move(evaluated));
@@ -186,7 +175,7 @@ Result<> eval_actor(const ObjectiveCommand& command, MetricSet& metrics) {
     metrics.add_mean("actor/kl_loss", sums.kl_loss, 1.0);
     metrics.add("kl", sums.kl, tokens);
   }
-  if (!tensors.entropy.empty()) metrics.add("entropy", sums.entropy, tokens);
+  if (!grad_entropy.empty()) metrics.add("entropy", sums.entropy, tokens);
   const float loss = TRY(loss_of(sums.loss, command.inputs));
   std::vector<TensorView> outputs = padded_outputs(loss, "grad_log_prob", grad, in);
   if (!grad_entropy.empty())
@@ -234,9 +223,10 @@ int cmd_objective(Arguments args) {
         << "usage: mortise objective eval --config C.toml [key=value ...] --inputs F --outputs G [--critic]\n\n"
            "Computes policy loss, KL term and entropy bonus of a config on given rows, with the gradient by log_prob.\n"
            "Prints the metrics as JSON.\n\n"
-           "Inputs:         log_prob, advantages, response_mask\n"
-           "optional:       old_log_prob, ref_log_prob, rollout_log_prob, entropy, group_index, rollout_is_weights\n"
-           "                (used instead of the weights of the rollout correction)\n"
+           "Inputs:         "
+        << column_names<mortise_policy_loss_in>(false, ActorComputed(), ActorLacking())
+        << "\noptional:       " << column_names<mortise_policy_loss_in>(true, ActorComputed(), ActorLacking())
+        << "\n                group_index; rollout_is_weights replaces the weights of the rollout correction\n"
            "with --critic:  vpreds, values, returns, response_mask\n\n"
         << options;
     return 0;

@@ -15,6 +15,7 @@ namespace po = boost::program_options;
 namespace {
 
 constexpr int64_t kDaySeconds = 86'400;
+constexpr int64_t kMostDays = 3650;
 
 // "KEY.pub=acme.*,acme2.*"
 Result<IndexedKey> next_key(const std::string& word) {
@@ -24,7 +25,7 @@ Result<IndexedKey> next_key(const std::string& word) {
   IndexedKey key;
   key.key = TRY(public_keys({path})).at(0);
   for (const std::string_view pattern : split(std::string_view(word).substr(equals + 1), ',')) {
-    if (!is_id_pattern(pattern)) return pack_usage_error(quote(pattern) + " is no pattern of ids such as acme.*");
+    if (!is_id_pattern(pattern)) return pack_usage_error(quote(pattern) + " is not a pattern of ids such as acme.*");
     key.ids.emplace_back(pattern);
   }
   return key;
@@ -79,7 +80,7 @@ Result<PublishRequest> publish_request(const po::variables_map& given) {
   for (const std::string& word : list_of(given, "revoke"))
     request.revoked.push_back(TRY(revocation(word, option_text(given, "reason"))));
   const auto days = given["days"].as<int64_t>();
-  if (days < 1 || days > 3650) return pack_usage_error("--days must be from 1 to 3650");
+  if (days < 1 || days > kMostDays) return pack_usage_error(fmt::format("--days must be from 1 to {}", kMostDays));
   request.lifetime_s = days * kDaySeconds;
   request.name = option_text(given, "name");
   request.previous = TRY(public_keys(list_of(given, "previous-key")));

@@ -156,7 +156,7 @@ Result<TrustRequest> trust_request(const po::variables_map& given) {
   if (num_tasks != 1) return pack_usage_error("trust takes key files, --list, --remove ID or --revoke ID");
   if (given.count("ids") != 0) request.ids = given["ids"].as<PackWords>();
   for (const std::string& pattern : request.ids.value_or(PackWords()))
-    if (!is_id_pattern(pattern)) return pack_usage_error(quote(pattern) + " is no pattern of ids such as acme.*");
+    if (!is_id_pattern(pattern)) return pack_usage_error(quote(pattern) + " is not a pattern of ids such as acme.*");
   if (given.count("name") != 0) request.name = option_text(given, "name");
   if (const std::string index = option_text(given, "index"); !index.empty()) request.index = TRY(normal_place(index));
   request.has_threshold = given.count("threshold") != 0;

@@ -78,7 +78,7 @@ Result<Incoming> fetch_incoming(const std::string& word, const po::variables_map
   IndexedArchive fetched = TRY(fetch_indexed(*indexed.source, *pack, place));
   Incoming in;
   in.source = place;
-  in.archive = TRY(check_archive(std::move(fetched.bytes), place + "/" + pack->file));
+  in.archive = TRY(check_archive(std::move(fetched.bytes), fmt::format("{}/{}", place, pack->file)));
   in.signature = std::move(fetched.signature);
   if (in.archive.description.id != pack->id || in.archive.description.version != pack->version)
     return broken_rule(

@@ -92,7 +92,8 @@ Result<Json> decode_row(const Tokenizer& tokenizer, const Json& row, bool skip_s
   std::vector<int64_t> values;
   for (const Json& id : *ids) {
     if (!is_i64(id))
-      return Error{ErrorKind::kData, fmt::format("'ids' has {}, which is not a token id", quote(id.dump())), where, ""};
+      return Error{ErrorKind::kData, fmt::format("'ids' has {}, which is not a token id", quote(id.dump())), where,
+                   "give whole numbers, as in [1, 5, 7]"};
     const auto value = id.get<int64_t>();
     if (value < 0 || value >= tokenizer.vocab_size()) {
       return Error{ErrorKind::kData, fmt::format("the token id {} is not in 0..{}", value, tokenizer.vocab_size() - 1),

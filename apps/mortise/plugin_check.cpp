@@ -19,6 +19,7 @@
 #include "foundation/formats/jsonl.h"
 #include "model/tensor/torch_version.h"
 #include "plugin/pack/pack_file.h"
+#include "plugin/pack/tier.h"
 
 namespace mortise {
 namespace {
@@ -99,7 +100,7 @@ Result<check::CheckOptions> read_options(const po::variables_map& given) {
     }
     if (!any)
       return check_usage_error(
-          fmt::format("--only {} is no case; `mortise plugin check --list` shows all", quote(glob)));
+          fmt::format("--only {} is not a case; `mortise plugin check --list` shows all", quote(glob)));
   }
   return options;
 }
@@ -118,7 +119,7 @@ Result<> check_file(const po::variables_map& given, int* code) {
     options.pack = unpacked->library();
   }
   const auto info = inspect_pack(options.pack, kTorchVersion);  // a pack that cannot be read fails a case
-  if (info.ok() && info->tier == "torch-locked") TRY(need_libtorch());
+  if (info.ok() && info->tier == kTorchLocked) TRY(need_libtorch());
   const check::CheckReport report = TRY(check::check_pack(options));
   if (report.outcomes.empty())
     return check_usage_error("no case was picked by --only for the plugins of " + quote(report.path));

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "engine_parts.h"
+#include "eval_columns.h"
 #include "eval_tensors.h"
 #include "foundation/base/text.h"
 #include "foundation/batch/token_weight.h"
@@ -14,10 +15,15 @@
 #include "plugin/host/kinds/kl_estimator.h"
 #include "plugin/host/kinds/policy_loss.h"
 #include "plugin/host/params.h"
+#include "plugin/pack/tier.h"
 #include "plugin/worker/isolated.h"
 
 namespace mortise {
 namespace {
+
+// The aggregation gives the weights of tokens, and an estimator of the KL masks nothing without a mask.
+using LossWeight = Computed<column::Weight>;
+using MaskMayLack = Lacking<column::ResponseMask>;
 
 constexpr std::string_view kAggregationKeys[] = {"loss_agg_mode", "loss_agg_rows", "loss_scale_factor",
                                                  "loss_scale_by_rows"};
@@ -68,7 +74,7 @@ Result<std::vector<float>> loss_weights(const PluginInfo& info, const PluginEval
   std::vector<float> weight(in.num_tokens());
   const UpdateCounts counts = count_update(layout.row_offsets, mask, layout.group_index);
   TRY(token_weights(options, counts, layout.row_offsets, mask, layout.group_index, weight));
-  if (!info.consumes_stage("rollout_is_weights")) {
+  if (!info.consumes_stage(column::RolloutIsWeights::name)) {
     for (size_t t = 0; t < is_weights.size(); ++t) weight[t] *= is_weights[t];
   }
   return weight;
@@ -107,24 +113,20 @@ Result<Json> eval_policy_loss(PluginRegistry& registry, const PluginEval& eval) 
   const PluginRef ref = TRY(registry.find("policy_loss", eval.name));
   const Json params = TRY(plugin_params(*ref.plugin, eval, is_aggregation_key));
   PolicyLoss loss = TRY(PolicyLoss::create(registry, eval.name, params, run_key(eval), isolated(eval.isolation)));
-  EvalTensors in = TRY(EvalTensors::open(eval.inputs, "log_prob"));
-  const auto log_prob = TRY(in.tokens("log_prob")), old_log_prob = TRY(in.tokens("old_log_prob")),
-             advantages = TRY(in.tokens("advantages"));
-  const auto mask = TRY(in.mask("response_mask", true));
-  const auto ref_log_prob = TRY(in.optional_tokens("ref_log_prob")),
-             rollout_log_prob = TRY(in.optional_tokens("rollout_log_prob"));
-  const auto is_weights = TRY(in.optional_tokens("rollout_is_weights")), entropy = TRY(in.optional_tokens("entropy"));
+  EvalTensors in = TRY(EvalTensors::open(eval.inputs, column::LogProb::name));
+  auto columns = TRY(read_columns<mortise_policy_loss_in>(in, LossWeight(), Lacking<>()));
   TRY(in.all_used());
-  const auto weight = TRY(loss_weights(loss.info(), eval, in, mask, is_weights));
+  auto& is_weights = columns.get<column::RolloutIsWeights>();
+  const auto& mask = columns.get<column::ResponseMask>();
+  const auto& weight = columns.get<column::Weight>() = TRY(loss_weights(loss.info(), eval, in, mask, is_weights));
+  if (!loss.info().consumes_stage(column::RolloutIsWeights::name)) is_weights.clear();
 
   StepView input;
   input.layout = in.layout();
   input.step = input.update_index = eval.step;
-  input.set<column::LogProb>(log_prob).set<column::OldLogProb>(old_log_prob).set<column::RefLogProb>(ref_log_prob);
-  input.set<column::RolloutLogProb>(rollout_log_prob).set<column::Entropy>(entropy);
-  input.set<column::Advantages>(advantages).set<column::ResponseMask>(mask).set<column::Weight>(weight);
-  if (loss.info().consumes_stage(column::RolloutIsWeights::name)) input.set<column::RolloutIsWeights>(is_weights);
-  std::vector<float> token_loss(in.num_tokens()), grad(in.num_tokens()), grad_entropy(entropy.size());
+  columns.show(input);
+  std::vector<float> token_loss(in.num_tokens()), grad(in.num_tokens()),
+      grad_entropy(columns.get<column::Entropy>().size());
   MetricSet metrics;
   TRY(loss.compute(input, {token_loss, grad, grad_entropy}, &metrics));
 
@@ -134,7 +136,7 @@ Result<Json> eval_policy_loss(PluginRegistry& registry, const PluginEval& eval) 
   const float scalar[] = {static_cast<float>(total)};
   const std::vector<int64_t> shape = {in.num_rows(), in.num_columns()};
   std::vector<TensorView> out = {view_of<float>("loss", scalar), view_of<float>("grad_log_prob", grad, shape)};
-  if (!entropy.empty()) out.push_back(view_of<float>("grad_entropy", grad_entropy, shape));
+  if (!grad_entropy.empty()) out.push_back(view_of<float>("grad_entropy", grad_entropy, shape));
   TRY(write_eval_outputs(eval.outputs, out));
   return metrics_json(metrics);
 }
@@ -144,19 +146,16 @@ Result<Json> eval_kl_estimator(PluginRegistry& registry, const PluginEval& eval)
   const Json params = TRY(plugin_params(*ref.plugin, eval, is_no_engine_key));
   KlEstimator estimator =
       TRY(KlEstimator::create(registry, eval.name, params, run_key(eval), isolated(eval.isolation)));
-  EvalTensors in = TRY(EvalTensors::open(eval.inputs, "log_prob"));
-  const auto log_prob = TRY(in.tokens("log_prob")), ref_log_prob = TRY(in.tokens("ref_log_prob")),
-             old_log_prob = TRY(in.optional_tokens("old_log_prob"));
-  const auto mask = TRY(in.mask("response_mask", false));
+  EvalTensors in = TRY(EvalTensors::open(eval.inputs, column::LogProb::name));
+  auto columns = TRY(read_columns<mortise_kl_estimator_in>(in, LossWeight(), MaskMayLack()));
   TRY(in.all_used());
-  const std::vector<float> weight(in.num_tokens(), 1.0F);  // the gradient is that of the sum
+  columns.get<column::Weight>().assign(in.num_tokens(), 1.0F);  // the gradient is that of the sum
   std::vector<float> kl(in.num_tokens()), grad(in.num_tokens());
   MetricSet metrics;
   StepView input;
   input.layout = in.layout();
   input.step = eval.step;
-  input.set<column::LogProb>(log_prob).set<column::RefLogProb>(ref_log_prob).set<column::OldLogProb>(old_log_prob);
-  input.set<column::ResponseMask>(mask).set<column::Weight>(weight);
+  columns.show(input);
   TRY(estimator.compute(input, {kl, grad}, &metrics));
   const std::vector<int64_t> shape = {in.num_rows(), in.num_columns()};
   const TensorView out[] = {view_of<float>("kl", kl, shape), view_of<float>("grad_log_prob", grad, shape)};
@@ -169,9 +168,8 @@ Result<Json> eval_advantage_estimator(PluginRegistry& registry, const PluginEval
   const Json params = TRY(plugin_params(*ref.plugin, eval, is_no_engine_key));
   AdvantageEstimator estimator =
       TRY(AdvantageEstimator::create(registry, eval.name, params, run_key(eval), isolated(eval.isolation)));
-  EvalTensors in = TRY(EvalTensors::open(eval.inputs, "token_level_rewards"));
-  const auto token_rewards = TRY(in.tokens("token_level_rewards"));
-  const auto mask = TRY(in.mask("response_mask", true));
+  EvalTensors in = TRY(EvalTensors::open(eval.inputs, column::TokenLevelRewards::name));
+  auto columns = TRY(read_columns<mortise_advantage_estimator_in>(in, Computed<>(), Lacking<>()));
   const auto rewards = TRY(in.optional_matrix("rewards"));
   auto reward_weights = TRY(in.optional_vector("reward_weights"));
   if (reward_weights.empty()) reward_weights.assign(static_cast<size_t>(rewards.num_columns), 1.0F);
@@ -181,24 +179,15 @@ Result<Json> eval_advantage_estimator(PluginRegistry& registry, const PluginEval
                              rewards.num_columns),
                  eval.inputs.string(), "give a weight for every column"};
   }
-  const std::vector<uint8_t> row_valid = TRY(in.optional_row_flags("row_valid"));
-  const auto values = TRY(in.optional_tokens("values")), old_log_prob = TRY(in.optional_tokens("old_log_prob"));
-  const auto sum_pi_squared = TRY(in.optional_tokens("sum_pi_squared")),
-             is_weights = TRY(in.optional_tokens("rollout_is_weights"));
-  const auto baselines = TRY(in.optional_rows("reward_baselines"));
   TRY(in.all_used());
   if ((ref.plugin->flags & MORTISE_FLAG_COMPARES_GROUP) != 0)
     TRY(in.need_groups("advantage_estimator " + ref.plugin->name));
   std::vector<float> advantages(in.num_tokens()), returns(in.num_tokens());
   MetricSet metrics;
   AdvantageInput input{{}, rewards.values, reward_weights};
-  StepView& columns = input.columns;
-  columns.layout = in.layout();
-  columns.step = eval.step;
-  columns.set<column::TokenLevelRewards>(token_rewards).set<column::ResponseMask>(mask);
-  columns.set<column::RowValid>(row_valid).set<column::RewardBaselines>(baselines).set<column::Values>(values);
-  columns.set<column::OldLogProb>(old_log_prob).set<column::SumPiSquared>(sum_pi_squared);
-  columns.set<column::RolloutIsWeights>(is_weights);
+  input.columns.layout = in.layout();
+  input.columns.step = eval.step;
+  columns.show(input.columns);
   TRY(estimator.compute(input, {advantages, returns}, &metrics));
   const std::vector<int64_t> shape = {in.num_rows(), in.num_columns()};
   const TensorView out[] = {view_of<float>("advantages", advantages, shape), view_of<float>("returns", returns, shape)};
@@ -210,11 +199,16 @@ struct EvalOfKind {
   std::string_view kind;
   Result<Json> (*run)(PluginRegistry&, const PluginEval&);
   const char* help;
+  std::string (*columns)(bool optional) = nullptr;  // fills {in} and {optional} of the help
 };
+template <class In, class C, class L>
+std::string names_of(bool optional) {
+  return column_names<In>(optional, C(), L());
+}
 constexpr EvalOfKind kEvals[] = {
     {"policy_loss", eval_policy_loss,
-     R"(  policy_loss          in: log_prob, old_log_prob, advantages, response_mask; optional ref_log_prob, rollout_log_prob,
-                       rollout_is_weights, entropy, group_index (B,) I64
+     R"(  policy_loss          in: {in}
+                       optional: {optional}, group_index (B,) I64
                        out: loss, grad_log_prob (and grad_entropy if entropy is given)
                        --set loss_agg_mode=token-mean|token-sum|seq-mean-token-mean|seq-mean-token-sum|
                        seq-mean-token-sum-norm|prompt-mean, loss_agg_rows=nonempty|all, loss_scale_factor=X (default T),
@@ -222,16 +216,21 @@ constexpr EvalOfKind kEvals[] = {
                        seq-mean-token-mean for losses coupled by row, token-mean for the others.
                        Parameters that you do not set have the defaults of the plugin's table, which are verl's. A
                        run uses the paper's value (published_clip_ratio_low of gspo). Here, pass it with --set.
-)"},
+)",
+     names_of<mortise_policy_loss_in, LossWeight, Lacking<>>},
     {"kl_estimator", eval_kl_estimator,
-     R"(  kl_estimator         in: log_prob, ref_log_prob; optional response_mask, old_log_prob
+     R"(  kl_estimator         in: {in}
+                       optional: {optional}
                        out: kl, grad_log_prob = d sum(kl) / d log_prob. NAME+ = value of NAME, gradient of k2
-)"},
+)",
+     names_of<mortise_kl_estimator_in, LossWeight, MaskMayLack>},
     {"advantage_estimator", eval_advantage_estimator,
-     R"(  advantage_estimator  in: token_level_rewards, response_mask; optional group_index, values, reward_baselines,
-                       old_log_prob, sum_pi_squared, rollout_is_weights, rewards (B,K), reward_weights (K,), row_valid
+     R"(  advantage_estimator  in: {in}
+                       optional: {optional},
+                       group_index, rewards (B,K), reward_weights (K,)
                        out: advantages, returns
-)"},
+)",
+     names_of<mortise_advantage_estimator_in, Computed<>, Lacking<>>},
     {"reward", eval_reward,
      R"(  reward               JSONL rows {"prompt","completion", columns...} -> {"reward": number|null}; optional
                        prompt_token_ids, completion_token_ids, finish_reason, group_index; a row that failed has "error".
@@ -242,7 +241,7 @@ constexpr EvalOfKind kEvals[] = {
 bool needs_libtorch(const PluginRegistry& registry, const PluginEval& eval) {
   const auto ref = registry.find(eval.kind, eval.kind == "kl_estimator" ? kl_base_name(eval.name) : eval.name);
   if (!ref.ok()) return false;
-  return ref->pack->tier == "torch-locked" || (ref->plugin->flags & MORTISE_FLAG_NEEDS_ENGINE) != 0 ||
+  return ref->pack->tier == kTorchLocked || (ref->plugin->flags & MORTISE_FLAG_NEEDS_ENGINE) != 0 ||
          (eval.kind == "reward" && eval.isolation.mode == Isolation::kNone);
 }
 
@@ -264,7 +263,13 @@ Inputs and outputs are safetensors files. Tensors of rows are (B,T), or (B,) for
 `expected.X` is ignored, X is written. Metrics of the plugin go to standard output as {"metrics":{...}}.
 
 )";
-  for (const EvalOfKind& one : kEvals) help += one.help;
+  for (const EvalOfKind& one : kEvals) {
+    if (one.columns == nullptr)
+      help += one.help;
+    else
+      help += fmt::format(fmt::runtime(one.help), fmt::arg("in", one.columns(false)),
+                          fmt::arg("optional", one.columns(true)));
+  }
   return help;
 }
 

@@ -37,7 +37,7 @@ class RowReader {
 
   // A row without a group is its own group.
   [[nodiscard]] Result<int64_t> group() const {
-    if (!row_.is_object()) return bad("the row is no object", "write {\"prompt\": ..., \"completion\": ...}");
+    if (!row_.is_object()) return bad("the row is not an object", "write {\"prompt\": ..., \"completion\": ...}");
     return integer("group_index", place_);
   }
 
@@ -78,7 +78,7 @@ class RowReader {
     const Json* messages = json_find(row_, "messages");
     const Json* prompt = json_find(row_, "prompt");
     if (messages == nullptr && prompt != nullptr && prompt->is_array()) messages = prompt;
-    if (messages != nullptr && !messages->is_array()) return bad("'messages' is no list", "");
+    if (messages != nullptr && !messages->is_array()) return bad("'messages' is not a list", "");
     batch.messages.append(messages == nullptr ? std::string() : dump_json(*messages));
     if (prompt != nullptr && prompt->is_string()) {
       batch.prompt.append(prompt->get_ref<const std::string&>());

@@ -179,7 +179,7 @@ void print_description(const PluginRef& ref) {
   std::cout << "\n";
   std::vector<std::vector<std::string>> rows = {{"  PARAMETER", "TYPE", "DEFAULT", "RANGE", "MEANING"}};
   for (const ParamInfo& param : plugin.params) {
-    const bool is_plain = param.role == ParamRole::kPlain;  // else a text, and what it stands for says more
+    const bool is_plain = param.role == ParamRole::kPlain;  // else a text, and its role says more
     rows.push_back({"  " + param.name,
                     std::string(is_plain ? param_type_name(param.type) : param_role_name(param.role)),
                     param.default_text.value_or("(mandatory)"), range_text(param), param.doc});

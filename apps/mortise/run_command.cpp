@@ -19,6 +19,7 @@
 #include "packs/trust.h"
 #include "report/page.h"
 #include "train/loop/trainer.h"
+#include "train/resume/resume_words.h"
 
 namespace mortise {
 
@@ -63,7 +64,7 @@ Result<> tighten_trust(RunCommand& command, const std::string& file, const std::
 std::vector<Path> locks_of(const RunCommand& command, const Path& file) {
   const TrainerConfig& trainer = command.config.config.trainer;
   const std::string resume = command.options.count("resume") == 0 ? "" : command.options["resume"].as<std::string>();
-  const bool starts_over = resume.empty() ? trainer.resume_mode == ResumeMode::kDisable : resume == "never";
+  const bool starts_over = resume.empty() ? trainer.resume_mode == ResumeMode::kDisable : resume == kResumeNever;
   std::vector<Path> locks;
   if (!starts_over) locks.push_back(Path(trainer.default_local_dir) / "mortise.lock");
   locks.push_back(file.parent_path() / "mortise.lock");

@@ -45,7 +45,7 @@ Result<LoadedConfig> load_settings(Env& env, const ServeUiArguments& args, std::
 
 // The only place where the token is told.
 void tell_page(const ServeUiArguments& args, const std::string& url, const std::string& token) {
-  const std::string page = url + "/?token=" + (args.tells_token ? encode_url(token) : "YOUR_API_KEY");
+  const std::string page = fmt::format("{}/?token={}", url, args.tells_token ? encode_url(token) : "YOUR_API_KEY");
   if (args.json)
     std::cout << dump_json(Json{{"url", url}, {"page", page}}) << std::endl;
   else

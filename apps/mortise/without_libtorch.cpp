@@ -1,5 +1,6 @@
 // The commands of `mortise` that need libtorch: each replaces the process by mortise-engine, which has them. Process id,
 // environment, open files and words stay. It costs a few milliseconds.
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -21,7 +22,7 @@ Result<> become_engine() {
   const auto self = this_program();
   const std::string engine = self.empty() ? "mortise-engine" : (self.parent_path() / "mortise-engine").string();
   ::execvp(engine.c_str(), g_program_words);
-  return Error{ErrorKind::kInternal, engine + " cannot be started: " + std::strerror(errno), "mortise",
+  return Error{ErrorKind::kInternal, fmt::format("{} cannot be started: {}", engine, std::strerror(errno)), "mortise",
                "install mortise and mortise-engine of one build in the same folder"};
 }
 

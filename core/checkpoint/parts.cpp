@@ -56,20 +56,23 @@ Json shape_json(std::span<const int64_t> shape) { return Json(std::vector<int64_
 Result<std::vector<int64_t>> read_shape(const Json& object, std::string_view where) {
   const Json* const list = json_find(object, "shape");
   if (list == nullptr || !list->is_array() || list->size() > limits::kMaxTensorRank)
-    return Error{ErrorKind::kData, "key 'shape' is not a list", std::string(where), ""};
+    return Error{ErrorKind::kData, "key 'shape' is not a list", std::string(where), hints::kDamagedCheckpoint};
   std::vector<int64_t> shape;
   for (const Json& size : *list) {
-    if (!size.is_number_integer()) return Error{ErrorKind::kData, "a size is not an integer", std::string(where), ""};
+    if (!size.is_number_integer())
+      return Error{ErrorKind::kData, "a size is not an integer", std::string(where), hints::kDamagedCheckpoint};
     shape.push_back(size.get<int64_t>());
   }
-  if (!num_elements(shape)) return Error{ErrorKind::kData, "a shape is too large", std::string(where), ""};
+  if (!num_elements(shape))
+    return Error{ErrorKind::kData, "a shape is too large", std::string(where), hints::kDamagedCheckpoint};
   return shape;
 }
 
 Result<DType> read_dtype(const Json& object, std::string_view where) {
   const std::string name = TRY(json_string(object, "dtype", where));
   if (const auto dtype = parse_dtype(name)) return *dtype;
-  return Error{ErrorKind::kData, fmt::format("the number format {} is unknown", quote(name)), std::string(where), ""};
+  return Error{ErrorKind::kData, fmt::format("the number format {} is unknown", quote(name)), std::string(where),
+               hints::kDamagedCheckpoint};
 }
 
 }  // namespace

@@ -173,7 +173,8 @@ Result<> Checkpoint::load_into(StatefulRegistry& registry, const std::set<std::s
 
 Result<Path> Checkpoint::entry(std::string_view path) const {
   if (manifest_.find(path) != nullptr) return path_ / path;
-  return Error{ErrorKind::kData, "the checkpoint has no file " + quote(path), path_.string(), ""};
+  return Error{ErrorKind::kData, "the checkpoint has no file " + quote(path), path_.string(),
+               hints::kDamagedCheckpoint};
 }
 
 }  // namespace mortise

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "foundation/base/hints.h"
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
 
@@ -71,16 +72,18 @@ Result<StateSnapshot> parse_state(std::string_view json_text, std::span<const Te
                                   std::string_view where) {
   const Json root = TRY(parse_json(json_text, where));
   StateSnapshot snapshot;
-  if (!root.is_object()) return Error{ErrorKind::kData, "the state is not an object", std::string(where), ""};
+  if (!root.is_object())
+    return Error{ErrorKind::kData, "the state is not an object", std::string(where), hints::kDamagedCheckpoint};
   for (const auto& [object, members] : root.get_ref<const Json::object_t&>()) {
     auto& values = snapshot.scalars[object];
     if (!members.is_object())
-      return Error{ErrorKind::kData, fmt::format("state {} is not an object", quote(object)), std::string(where), ""};
+      return Error{ErrorKind::kData, fmt::format("state {} is not an object", quote(object)), std::string(where),
+                   hints::kDamagedCheckpoint};
     for (const auto& [key, value] : members.get_ref<const Json::object_t&>()) {
       auto scalar = parse_scalar(value);
       if (!scalar)
         return Error{ErrorKind::kData, fmt::format("state {} cannot be read", quote(fmt::format("{}/{}", object, key))),
-                     std::string(where), ""};
+                     std::string(where), hints::kDamagedCheckpoint};
       values.emplace(key, *std::move(scalar));
     }
   }

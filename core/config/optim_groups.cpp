@@ -131,19 +131,20 @@ class GroupReader {
   void read_optimizer(const GroupValues& values, OptimGroup& group) {
     if (!values.optimizer) return;
     const std::string key = group.key + ".optimizer";
-    if (*values.optimizer != "muon" && *values.optimizer != "adamw") {
-      return problem(
-          key,
-          fmt::format("'{}' is {}, but a group can choose only between muon and adamw", key, quote(*values.optimizer)),
-          "remove it");
+    const std::string_view muon = choice_name(OptimizerName::kMuon), adamw = choice_name(OptimizerName::kAdamW);
+    if (*values.optimizer != muon && *values.optimizer != adamw) {
+      return problem(key,
+                     fmt::format("'{}' is {}, but a group can choose only between {} and {}", key,
+                                 quote(*values.optimizer), muon, adamw),
+                     "remove it");
     }
     if (optim_.optimizer != OptimizerName::kMuon) {
       return problem(key,
-                     fmt::format("'{}' needs '{}.optimizer' = \"muon\", which has both, but it is {}", key, table_,
+                     fmt::format("'{}' needs '{}.optimizer' = \"{}\", which has both, but it is {}", key, table_, muon,
                                  choice_name(optim_.optimizer)),
                      "remove it");
     }
-    group.uses_muon = *values.optimizer == "muon";
+    group.uses_muon = *values.optimizer == muon;
   }
 
   const LoadedConfig& loaded_;

@@ -89,7 +89,7 @@ class SetReader {
   }
 
   void read_key(const std::string& table, const std::string& leaf, const Json& value, RunConfig& scratch, ValSet& set) {
-    const std::string key = table + "." + toml_key(leaf);
+    const std::string key = fmt::format("{}.{}", table, toml_key(leaf));
     if (leaf == "rewards") return read_rewards(key, value, set);
     const auto shared = set_keys().find(leaf);
     if (shared == set_keys().end()) {

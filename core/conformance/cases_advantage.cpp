@@ -11,7 +11,7 @@ namespace {
 
 // An outcome of `value(row)` for every row, and nothing else.
 void set_rewards(TokenBatch& batch, float (*value)(size_t row)) {
-  auto& rewards = batch.tokens["token_level_rewards"];
+  auto& rewards = batch.column<column::TokenLevelRewards>();
   for (size_t row = 0; row + 1 < batch.row_offsets.size(); ++row) {
     const float outcome = value(row);
     for (auto t = static_cast<size_t>(batch.row_offsets[row]); t < static_cast<size_t>(batch.row_offsets[row + 1]);
@@ -56,7 +56,8 @@ Result<> invalid_rows(Subject& subject) {
     TokenBatch out = batch;
     for (const size_t row : {size_t{1}, size_t{6}}) {
       for (auto t = static_cast<size_t>(out.row_offsets[row]); t < static_cast<size_t>(out.row_offsets[row + 1]); ++t) {
-        if (out.tokens["token_level_rewards"][t] != 0.0F) out.tokens["token_level_rewards"][t] = reward;
+        float& given = out.column<column::TokenLevelRewards>()[t];
+        if (given != 0.0F) given = reward;
       }
     }
     return out;

@@ -68,7 +68,7 @@ Result<> outputs_written(Subject& subject) {
   std::array<std::vector<bool>, 3> written;  // the third, grad_entropy, is never promised in whole
   for (uint64_t run = 0; run < 12; ++run) {
     TokenBatch batch = usual_batch(1 + run);
-    if (run % 4 == 3) batch.tokens["old_log_prob"] = batch.tokens["log_prob"];
+    if (run % 4 == 3) batch.column<column::OldLogProb>() = batch.column<column::LogProb>();
     if (run % 2 == 1) {
       for (float& advantage : batch.tokens["advantages"]) advantage = -advantage;
     }

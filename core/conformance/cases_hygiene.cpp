@@ -21,6 +21,7 @@
 #include "conformance/workload.h"
 #include "foundation/base/clock.h"
 #include "foundation/base/text.h"
+#include "plugin/pack/tier.h"
 
 // True under the address sanitizer.
 extern "C" __attribute__((weak)) size_t __sanitizer_get_current_allocated_bytes();
@@ -105,7 +106,7 @@ Result<> descriptors(Subject& subject) {
 Result<> threads(Subject& subject) {
   const Lives first = TRY(live(subject));
   int64_t allowed = first.before.num_threads;
-  if (subject.pack().tier == "torch-locked") {
+  if (subject.pack().tier == kTorchLocked) {
     allowed = settled_threads(allowed);
     for (int i = 0; i < 2; ++i) TRY(live(subject));
   }

@@ -75,8 +75,8 @@ Result<> gradient(Subject& subject) {
   constexpr int64_t kLengths[] = {6, 9, 3, 14};
   for (uint64_t seed = 1; seed < 4; ++seed) {
     TokenBatch batch = make_batch(kLengths, 2, seed, true);
-    for (float& weight : batch.tokens["weight"]) weight *= 100;
-    TRY(check_gradient(instance, batch, "log_prob", 1, {}));
+    for (float& weight : batch.column<column::Weight>()) weight *= 100;
+    TRY(check_gradient(instance, batch, std::string(column::LogProb::name), 1, {}));
   }
   return {};
 }
@@ -88,11 +88,11 @@ Result<> entropy_gradient(Subject& subject) {
   how.entropy_gradient = true;
   constexpr int64_t kLengths[] = {6, 9, 3, 14};
   TokenBatch batch = make_batch(kLengths, 2, 1, true);
-  for (float& weight : batch.tokens["weight"]) weight *= 100;
+  for (float& weight : batch.column<column::Weight>()) weight *= 100;
   const TokenResult result = TRY(tokens_ok(instance, batch, how));
   const bool any = std::any_of(result.out[2].begin(), result.out[2].end(), [](float g) { return g != 0.0F; });
   if (!any) return not_applicable("it gives no gradient of the entropy");
-  return check_gradient(instance, batch, "entropy", 2, how);
+  return check_gradient(instance, batch, std::string(column::Entropy::name), 2, how);
 }
 
 // --- weights and masks -----------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ Result<> zero_weight(Subject& subject) {
   TokenBatch batch = usual_batch();
   // Coupled parts get weight 0 together: all, or every second row or token.
   const Coupling coupling = subject.info().coupling;
-  auto& weight = batch.tokens["weight"];
+  auto& weight = batch.column<column::Weight>();
   for (size_t row = 0; row + 1 < batch.row_offsets.size(); ++row) {
     for (auto t = static_cast<size_t>(batch.row_offsets[row]); t < static_cast<size_t>(batch.row_offsets[row + 1]);
          ++t) {
@@ -126,7 +126,7 @@ Result<> masked_inert(Subject& subject) {
        {std::numeric_limits<float>::quiet_NaN(), 1e30F, -std::numeric_limits<float>::infinity()}) {
     TokenBatch dirty = clean;
     for (auto& [name, values] : dirty.tokens) {
-      if (name == "token_level_rewards") continue;  // a reward counts at every token
+      if (name == column::TokenLevelRewards::name) continue;  // a reward counts at every token
       for (size_t t = 0; t < values.size(); ++t) {
         if (dirty.mask[t] == 0) values[t] = rubbish;
       }
@@ -284,9 +284,9 @@ Result<> extreme_ratios(Subject& subject) {
   for (const float distance : {50.0F, -50.0F, 90.0F, -90.0F, 800.0F, -800.0F, 1e4F, -1e4F}) {
     TokenBatch batch = usual_batch();
     for (size_t t = 0; t < batch.mask.size(); t += 3) {
-      batch.tokens["log_prob"][t] = std::min(-0.01F, -0.01F + distance);
-      batch.tokens["old_log_prob"][t] = batch.tokens["log_prob"][t] - distance;
-      batch.tokens["ref_log_prob"][t] = batch.tokens["log_prob"][t] - distance;
+      const float log_prob = std::min(-0.01F, -0.01F + distance);
+      batch.column<column::LogProb>()[t] = log_prob;
+      batch.column<column::OldLogProb>()[t] = batch.column<column::RefLogProb>()[t] = log_prob - distance;
     }
     const TokenResult result = TRY(tokens_ok(instance, batch));
     TRY(demand_finite(subject, batch, result, "where log-probs differ by " + format_f64(distance)));

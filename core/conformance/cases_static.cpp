@@ -128,9 +128,9 @@ Result<> known_names(Subject& subject) {
                                   did_you_mean(name, inputs)));
     }
     for (const std::string& name : plugin.consumes) {
-      if (name != "rollout_is_weights")
-        return broken(fmt::format("{} consumes {}, which is no stage of the engine; there is rollout_is_weights", who,
-                                  quote(name)));
+      if (name != column::RolloutIsWeights::name)
+        return broken(fmt::format("{} consumes {}, which is not a stage of the engine; there is {}", who, quote(name),
+                                  column::RolloutIsWeights::name));
     }
   }
   return {};

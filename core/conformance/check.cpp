@@ -60,7 +60,8 @@ Result<> check_given(const PackInfo& pack, std::span<const GivenParam> given) {
     });
     if (known) continue;
     if (one.plugin.empty())
-      return Error{ErrorKind::kConfig, "no plugin of the pack has a parameter " + quote(one.key), "--params", ""};
+      return Error{ErrorKind::kConfig, "no plugin of the pack has a parameter " + quote(one.key), "--params",
+                   "`mortise plugin describe` lists the parameters"};
     return Error{ErrorKind::kConfig, "the pack has no plugin " + quote(one.plugin), "--params",
                  did_you_mean(one.plugin, names)};
   }

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "foundation/base/text.h"
+#include "plugin/host/kinds/input_columns.h"
 
 namespace mortise::check {
 namespace {
@@ -31,23 +32,28 @@ class Random {
 
 void fill_tokens(TokenBatch& batch, Random& random) {
   const auto n = static_cast<size_t>(batch.num_tokens());
-  const auto add = [&](const char* name, auto&& value) {
-    auto& values = batch.tokens[name];
+  const auto add = [n](std::vector<float>& values, auto&& value) {
     values.resize(n);
     for (size_t t = 0; t < n; ++t) values[t] = value(t);
   };
-  add("log_prob", [&](size_t) { return random.uniform(-3.0F, -0.05F); });
-  const auto& log_prob = batch.tokens["log_prob"];
-  add("old_log_prob", [&](size_t t) { return log_prob[t] + random.uniform(-0.4F, 0.4F); });
-  add("ref_log_prob", [&](size_t t) { return log_prob[t] + random.uniform(-0.6F, 0.6F); });
-  add("rollout_log_prob", [&](size_t t) { return log_prob[t] + random.uniform(-0.2F, 0.2F); });
-  add("weight", [&](size_t) { return random.uniform(0.005F, 0.015F); });
-  add("rollout_is_weights", [&](size_t) { return random.uniform(0.5F, 1.5F); });
-  add("entropy", [&](size_t) { return random.uniform(0.1F, 3.0F); });
-  add("values", [&](size_t) { return random.uniform(-1.0F, 1.0F); });
-  add("sum_pi_squared", [&](size_t) { return random.uniform(0.1F, 0.9F); });
-  add("token_level_rewards", [](size_t) { return 0.0F; });
-  auto& advantages = batch.tokens["advantages"];
+  auto& log_prob = batch.column<column::LogProb>();
+  add(log_prob, [&](size_t) { return random.uniform(-3.0F, -0.05F); });
+  const auto add_near = [&](std::vector<float>& values, float distance) {
+    add(values, [&](size_t t) { return log_prob[t] + random.uniform(-distance, distance); });
+  };
+  const auto add_between = [&](std::vector<float>& values, float low, float high) {
+    add(values, [&](size_t) { return random.uniform(low, high); });
+  };
+  add_near(batch.column<column::OldLogProb>(), 0.4F);
+  add_near(batch.column<column::RefLogProb>(), 0.6F);
+  add_near(batch.column<column::RolloutLogProb>(), 0.2F);
+  add_between(batch.column<column::Weight>(), 0.005F, 0.015F);
+  add_between(batch.column<column::RolloutIsWeights>(), 0.5F, 1.5F);
+  add_between(batch.column<column::Entropy>(), 0.1F, 3.0F);
+  add_between(batch.column<column::Values>(), -1.0F, 1.0F);
+  add_between(batch.column<column::SumPiSquared>(), 0.1F, 0.9F);
+  add(batch.column<column::TokenLevelRewards>(), [](size_t) { return 0.0F; });
+  auto& advantages = batch.column<column::Advantages>();
   for (int64_t row = 0; row < batch.num_rows(); ++row) {  // as group methods give them: one number a row, either sign
     const float size = random.uniform(0.2F, 1.8F);
     advantages.resize(static_cast<size_t>(batch.row_offsets[static_cast<size_t>(row) + 1]),
@@ -57,17 +63,29 @@ void fill_tokens(TokenBatch& batch, Random& random) {
 
 // An outcome reward at the row's last unmasked token, the sum of two functions' rewards.
 void fill_rewards(TokenBatch& batch, Random& random) {
-  for (const char* name : {"reward_0", "reward_1", "reward_baselines"})
-    batch.rows[name];  // also where there are no rows
+  for (const char* name : {"reward_0", "reward_1"}) batch.rows[name];  // also where there are no rows
+  auto& baselines = batch.column<column::RewardBaselines>();
   for (size_t row = 0; row + 1 < batch.row_offsets.size(); ++row) {
     const float first = random.uniform(-1.0F, 1.0F), second = random.uniform(0.0F, 1.0F);
     batch.rows["reward_0"].push_back(first);
     batch.rows["reward_1"].push_back(second);
-    batch.rows["reward_baselines"].push_back(random.uniform(-0.5F, 0.5F));
+    baselines.push_back(random.uniform(-0.5F, 0.5F));
     auto last = static_cast<size_t>(batch.row_offsets[row + 1]);
     const auto begin = static_cast<size_t>(batch.row_offsets[row]);
     while (last > begin && batch.mask[last - 1] == 0) --last;
-    if (last > begin) batch.tokens["token_level_rewards"][last - 1] = first + second;
+    if (last > begin) batch.column<column::TokenLevelRewards>()[last - 1] = first + second;
+  }
+}
+
+// Any other column of numbers that a kind sees: numbers around 0, so that a new column needs no line here.
+template <class In>
+void fill_others(TokenBatch& batch, Random& random) {
+  for (const InputColumn& column : input_columns<In>()) {
+    const bool is_row = column.level == Level::kRow;
+    if (column.is_mask) continue;
+    auto& values = (is_row ? batch.rows : batch.tokens)[std::string(column.name)];
+    const auto size = static_cast<size_t>(is_row ? batch.num_rows() : batch.num_tokens());
+    while (values.size() < size) values.push_back(random.uniform(-1.0F, 1.0F));
   }
 }
 
@@ -86,6 +104,9 @@ TokenBatch make_batch(std::span<const int64_t> lengths, int64_t group_size, uint
   }
   fill_tokens(batch, random);
   fill_rewards(batch, random);
+  fill_others<mortise_policy_loss_in>(batch, random);
+  fill_others<mortise_kl_estimator_in>(batch, random);
+  fill_others<mortise_advantage_estimator_in>(batch, random);
   return batch;
 }
 

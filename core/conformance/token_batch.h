@@ -12,16 +12,24 @@
 #include <vector>
 
 #include "conformance/subject.h"
+#include "foundation/batch/columns.h"
 
 namespace mortise::check {
 
 struct TokenBatch {
   std::vector<int64_t> row_offsets{0};  // [B+1]
   std::vector<int64_t> row_id, group_index;
-  std::vector<uint8_t> mask;                         // [N]
-  std::vector<uint8_t> row_valid;                    // [B]
-  std::map<std::string, std::vector<float>> tokens;  // [N] by name of the ABI
-  std::map<std::string, std::vector<float>> rows;    // [B] "reward_baselines", "reward_0", "reward_1"
+  std::vector<uint8_t> mask;       // [N]
+  std::vector<uint8_t> row_valid;  // [B]
+  // [N] and [B]: the columns that the kinds see (plugin/host/kinds/input_columns.h), by name; rows also reward_0, reward_1.
+  std::map<std::string, std::vector<float>> tokens;
+  std::map<std::string, std::vector<float>> rows;
+
+  // The column C, which is added if it is absent.
+  template <class C>
+  [[nodiscard]] std::vector<float>& column() {
+    return (C::level == Level::kRow ? rows : tokens)[std::string(C::name)];
+  }
 
   [[nodiscard]] int64_t num_rows() const { return static_cast<int64_t>(row_offsets.size()) - 1; }
   [[nodiscard]] int64_t num_tokens() const { return row_offsets.back(); }

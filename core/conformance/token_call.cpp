@@ -1,13 +1,13 @@
 // call_tokens: a TokenBatch through the C ABI, every buffer and struct in guarded memory.
 #include <cstring>
 #include <deque>
+#include <tuple>
+#include <type_traits>
 
 #include "conformance/guarded_memory.h"
 #include "conformance/token_batch.h"
-#include "mortise/kinds/advantage_estimator.h"
-#include "mortise/kinds/kl_estimator.h"
-#include "mortise/kinds/policy_loss.h"
 #include "plugin/host/abi_struct.h"
+#include "plugin/host/kinds/input_columns.h"
 
 namespace mortise::check {
 namespace {
@@ -53,14 +53,15 @@ class TokenArguments {
     inputs_.push_back(&memory);
     return tensor(memory, sizeof(T) == 4 ? MORTISE_FLOAT : MORTISE_UINT, sizeof(T) * 8, std::move(shape));
   }
-  const mortise_tensor* tokens(const char* name) { return input(name, batch_.tokens.at(name), {batch_.num_tokens()}); }
-  // Null unless the plugin asks for it or the case gives everything.
-  const mortise_tensor* optional(const char* name) {
-    if (!how_.optional_inputs && !info_.requires_input(name)) return nullptr;
-    const auto row = batch_.rows.find(name);
-    return row == batch_.rows.end() ? tokens(name) : input(name, row->second, {batch_.num_rows()});
+  // The columns that the kind sees, by its one table. A column that may be absent is there only if the plugin asks for it or
+  // the case gives everything; masks always are.
+  template <class In>
+  void fill(In& in) {
+    const auto each = [&]<class C>(const InputField<C, In>& field) {
+      in.*field.field = column<C, In>(field.is_optional);
+    };
+    std::apply([&](const auto&... field) { (each(field), ...); }, InputFields<In>::kAll);
   }
-  const mortise_tensor* mask() { return input("response_mask", batch_.mask, {batch_.num_tokens()}); }
 
   const mortise_tensor* output(const std::string& name) {
     const auto n = static_cast<size_t>(batch_.num_tokens());
@@ -84,6 +85,23 @@ class TokenArguments {
   }
 
  private:
+  template <class C, class In>
+  const mortise_tensor* column(bool is_optional) {
+    constexpr bool kIsRow = C::level == Level::kRow;
+    const int64_t size = kIsRow ? batch_.num_rows() : batch_.num_tokens();
+    const std::string name(C::name);
+    if constexpr (std::is_same_v<typename C::Value, uint8_t>) {
+      return input(name.c_str(), kIsRow ? batch_.row_valid : batch_.mask, {size});
+    } else {
+      const bool is_required = info_.requires_input(C::name);
+      if (is_optional && !is_required && !how_.optional_inputs) return nullptr;
+      // The engine multiplies these into the weights of a loss that does not take them itself.
+      constexpr bool kIsStage =
+          std::is_same_v<C, column::RolloutIsWeights> && std::is_same_v<In, mortise_policy_loss_in>;
+      if (kIsStage && !is_required && !info_.consumes_stage(C::name)) return nullptr;
+      return input(name.c_str(), (kIsRow ? batch_.rows : batch_.tokens).at(name), {size});
+    }
+  }
   float* values_of(const GuardedMemory& memory) const {
     return reinterpret_cast<float*>(memory.data() + how_.byte_offset);
   }
@@ -115,19 +133,9 @@ class TokenArguments {
 };
 
 void call_policy_loss(const Instance& instance, TokenArguments& args, const TokenCall& how, TokenResult& result) {
-  const PluginInfo& info = instance.subject().info();
   auto* in = args.make<mortise_policy_loss_in>("the inputs' struct");
   in->layout = args.layout();
-  in->log_prob = args.tokens("log_prob");
-  in->old_log_prob = args.tokens("old_log_prob");
-  in->advantages = args.tokens("advantages");
-  in->response_mask = args.mask();
-  in->weight = args.tokens("weight");
-  in->ref_log_prob = args.optional("ref_log_prob");
-  in->rollout_log_prob = args.optional("rollout_log_prob");
-  if (info.consumes_stage("rollout_is_weights") || info.requires_input("rollout_is_weights"))
-    in->rollout_is_weights = args.optional("rollout_is_weights");
-  in->entropy = args.optional("entropy");
+  args.fill(*in);
   in->step = 3;
   in->update_index = 5;
   auto* out = args.make<mortise_policy_loss_out>("the outputs' struct");
@@ -151,11 +159,7 @@ void call_policy_loss(const Instance& instance, TokenArguments& args, const Toke
 void call_kl_estimator(const Instance& instance, TokenArguments& args, const TokenCall& how, TokenResult& result) {
   auto* in = args.make<mortise_kl_estimator_in>("the inputs' struct");
   in->layout = args.layout();
-  in->log_prob = args.tokens("log_prob");
-  in->ref_log_prob = args.tokens("ref_log_prob");
-  in->response_mask = args.mask();
-  in->weight = args.tokens("weight");
-  in->old_log_prob = args.optional("old_log_prob");
+  args.fill(*in);
   auto* out = args.make<mortise_kl_estimator_out>("the outputs' struct");
   std::vector<size_t> places = {0};
   out->kl = args.output("kl");
@@ -173,8 +177,7 @@ void call_advantages(const Instance& instance, TokenArguments& args, const Token
                      TokenResult& result) {
   auto* in = args.make<mortise_advantage_estimator_in>("the inputs' struct");
   in->layout = args.layout();
-  in->token_level_rewards = args.tokens("token_level_rewards");
-  in->response_mask = args.mask();
+  args.fill(*in);
   if (how.optional_inputs || instance.subject().info().requires_input("rewards")) {
     std::vector<float> rewards;
     for (size_t row = 0; row < batch.row_id.size(); ++row) {
@@ -184,12 +187,6 @@ void call_advantages(const Instance& instance, TokenArguments& args, const Token
     in->rewards = args.input("rewards", rewards, {batch.num_rows(), 2});
     in->reward_weights = args.input("reward_weights", std::vector<float>{1, 1}, {2});
   }
-  in->row_valid = args.input("row_valid", batch.row_valid, {batch.num_rows()});
-  in->values = args.optional("values");
-  in->reward_baselines = args.optional("reward_baselines");
-  in->old_log_prob = args.optional("old_log_prob");
-  in->sum_pi_squared = args.optional("sum_pi_squared");
-  in->rollout_is_weights = args.optional("rollout_is_weights");
   in->step = 3;
   auto* out = args.make<mortise_advantage_estimator_out>("the outputs' struct");
   out->advantages = args.output("advantages");

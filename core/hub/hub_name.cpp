@@ -37,7 +37,7 @@ bool is_revision(std::string_view revision) {
 
 Error bad_name(const std::string& text, const std::string& what, HubKind kind) {
   return {
-      ErrorKind::kConfig, fmt::format("{} is no name of the hub: {}", quote(text), what), "",
+      ErrorKind::kConfig, fmt::format("{} is not a name of the hub: {}", quote(text), what), "",
       kind == HubKind::kModel
           ? "write hf://ORGANISATION/NAME or hf://ORGANISATION/NAME@REVISION"
           : "write hf://datasets/ORGANISATION/NAME/PATH, as in hf://datasets/HuggingFaceH4/aime_2024/default/train"};
@@ -104,7 +104,7 @@ Result<std::optional<HubName>> find_hub_name(Env& env, const std::string& text, 
   std::string rest = text.substr(kScheme.size());
   const bool is_dataset = rest.starts_with(kDatasets);
   if (is_dataset != (kind == HubKind::kDataset)) {
-    return bad_name(text, kind == HubKind::kModel ? "a data set is no model" : "a model has no rows", kind);
+    return bad_name(text, kind == HubKind::kModel ? "a data set is not a model" : "a model has no rows", kind);
   }
   if (is_dataset) rest.erase(0, kDatasets.size());
   return std::optional(TRY(parse_name(text, std::move(rest), kind)));

@@ -13,6 +13,8 @@
 namespace mortise {
 namespace {
 
+constexpr int kMostSeconds = 86'400;
+
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : std::string(trim(value));
@@ -48,9 +50,11 @@ Result<> read_seconds(const char* name, std::chrono::milliseconds& out) {
   const std::string text = variable(name);
   if (text.empty()) return {};
   const std::optional<double> seconds = parse_f64(text);
-  if (!seconds || !(*seconds >= 1.0 && *seconds <= 86'400.0))
-    return Error{ErrorKind::kConfig, "the time-out must be a number of seconds from 1 to 86400, but is " + quote(text),
-                 name, "correct the variable, or unset it"};
+  if (!seconds || !(*seconds >= 1.0 && *seconds <= kMostSeconds))
+    return Error{
+        ErrorKind::kConfig,
+        fmt::format("the time-out must be a number of seconds from 1 to {}, but is {}", kMostSeconds, quote(text)),
+        name, "correct the variable, or unset it"};
   out = std::chrono::milliseconds(static_cast<int64_t>(*seconds * 1000.0));
   return {};
 }

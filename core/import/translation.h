@@ -60,7 +60,7 @@ class Translation {
   }
   // A comment at the head of our file.
   void say_first(std::string line) { first_lines_.push_back("# " + std::move(line)); }
-  // A line of the list of settings without effect. Where it comes before apply_rules, it stands for the rule's.
+  // A line of the list of settings without effect. Where it comes before apply_rules, it replaces the rule's.
   void note(std::string_view name, std::string_view reason);
   // Such a line for each of them that the file has.
   void note_given(std::initializer_list<std::string_view> names, std::string_view reason);

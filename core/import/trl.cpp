@@ -360,7 +360,7 @@ void set_sampler(Translation& t) {
   const std::string table = "algorithm.rollout_correction.";
   t.set(table + "rollout_is", is_token ? "token" : "sequence", {asked, "vllm_importance_sampling_mode"});
   t.set(table + "rollout_is_outside", masks ? "mask" : "truncate", {"vllm_importance_sampling_mode"});
-  const std::string bounds = has_least ? format_f64(t.number(kMin)) + "_" + most : most;
+  const std::string bounds = has_least ? fmt::format("{}_{}", format_f64(t.number(kMin)), most) : most;
   t.set(table + "rollout_is_threshold", bounds, {max_name, kMin}, has_most ? "" : "no upper bound");
 }
 

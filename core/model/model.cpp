@@ -13,6 +13,7 @@
 #include "model/weights/names.h"
 #include "model/weights/rounded_matrices.h"
 #include "model/weights/saver.h"
+#include "model/weights/stored_dtype.h"
 #include "model/weights/weight_units.h"
 
 namespace mortise {
@@ -280,7 +281,7 @@ Model Model::base_as_classifier(ModelConfig config, uint64_t seed) const {
 
 Result<std::optional<at::ScalarType>> Model::stored_dtype(const SaveOptions& options) const {
   if (options.dtype.empty()) return std::optional(dtype());
-  if (options.dtype != "stored") return std::optional(TRY(parse_scalar_type(options.dtype)));
+  if (options.dtype != kStoredDtype) return std::optional(TRY(parse_scalar_type(options.dtype)));
   if (layout_ == nullptr) {
     return Error{ErrorKind::kConfig,
                  "this model was not read from a folder, so it has no stored dtype",

@@ -79,7 +79,7 @@ struct Admission {
     TRY(check_signer(trust, signature, archive.bytes, info.id, info.version, pack->archive.string()));
     const bool is_build = std::any_of(archive.description.builds.begin(), archive.description.builds.end(),
                                       [&](const PackBuild& build) { return build.sha256 == info.sha256; });
-    if (!is_build || archive.description.id != info.id) return refuse("the file is no build of its archive");
+    if (!is_build || archive.description.id != info.id) return refuse("the file is not a build of its archive");
     return {};
   }
 };

@@ -51,7 +51,7 @@ Result<std::string> compress(std::string_view tar, std::string_view where) {
 // meaning and are zero.
 Result<> check_frame_header(std::string_view archive, std::string_view where) {
   constexpr std::string_view kMagic("\x28\xB5\x2F\xFD", 4);
-  if (!archive.starts_with(kMagic) || archive.size() < 6) return bad_frame("this is no zstd frame", where);
+  if (!archive.starts_with(kMagic) || archive.size() < 6) return bad_frame("this is not a zstd frame", where);
   if ((static_cast<unsigned char>(archive[4]) & 4U) == 0) return bad_frame("the zstd frame has no checksum", where);
   if ((static_cast<unsigned char>(archive[4]) & 0x18U) != 0) return bad_frame("the zstd frame has unknown bits", where);
   return {};

@@ -121,7 +121,7 @@ Result<PluginInfo> read_plugin(const toml::table& table, std::string_view where)
   TRY(fields.texts("consumes", plugin.consumes));
   for (const toml::table* param : TRY(fields.tables("param"))) plugin.params.push_back(TRY(read_param(*param, where)));
   if (!is_plugin_name(plugin.name))
-    return fields.fault(quote(plugin.name) + " is no name of a plugin", table.get("name"));
+    return fields.fault(quote(plugin.name) + " is not the name of a plugin", table.get("name"));
   return plugin;
 }
 
@@ -130,7 +130,7 @@ Result<> read_lists(const TomlFields& fields, PackDescription& pack, std::string
              tests = TRY(fields.tables("test"));
   if (builds.empty() || builds.size() > kMaxBuilds) return fields.fault("a pack has 1 to 64 builds");
   if (plugins.empty() || plugins.size() > kMaxPlugins) return fields.fault("a pack has 1 to 1024 plugins");
-  if (tests.size() > kMaxTests) return fields.fault("a pack has at most 256 tests");
+  if (tests.size() > kMaxTests) return fields.fault(fmt::format("a pack has at most {} tests", kMaxTests));
   std::set<std::string> files;
   for (const toml::table* build : builds) {
     pack.builds.push_back(TRY(read_build(*build, where)));

@@ -115,7 +115,7 @@ Result<UrlParts> split_url(const std::string& url) {
   port.remove_prefix(1);
   while (port.starts_with('0')) port.remove_prefix(1);
   if (port.size() > 5 || port.find_first_not_of("0123456789") != std::string_view::npos)
-    return bad_url("the port is no number", url);
+    return bad_url("the port is not a number", url);
   parts.port = port;
   return parts;
 }
@@ -182,7 +182,8 @@ Result<std::unique_ptr<FileSource>> open_source(Env& env, const std::string& pla
   if (!is_url(place)) {
     const FileInfo info = TRY(env.info(place));
     if (!info.is_directory)
-      return Error{ErrorKind::kData, "this is no folder of an index", place, "name the folder that holds index.json"};
+      return Error{ErrorKind::kData, "this is not the folder of an index", place,
+                   "name the folder that holds index.json"};
     return std::unique_ptr<FileSource>(std::make_unique<FolderSource>(env, place));
   }
   return std::unique_ptr<FileSource>(std::make_unique<UrlSource>(env, TRY(normal_url(place)), options));

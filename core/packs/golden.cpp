@@ -51,7 +51,7 @@ Result<std::vector<std::string>> read_settings(const TomlFields& fields) {
 // A file that a test names lies next to it.
 Result<> check_name(const TomlFields& fields, const std::string& name) {
   if (name.find('/') == std::string::npos && is_archive_path(name)) return {};
-  return fields.fault(quote(name) + " is no name of a file next to the test");
+  return fields.fault(quote(name) + " is not the name of a file next to the test");
 }
 
 Result<GoldenTest> parse_test(std::string_view text, std::string_view where) {

@@ -32,7 +32,7 @@ Error malformed(std::string what, std::string_view where) {
 }
 
 Result<> only_keys(const Json& object, std::initializer_list<std::string_view> keys, std::string_view where) {
-  if (!object.is_object()) return malformed("an entry is no object", where);
+  if (!object.is_object()) return malformed("an entry is not an object", where);
   for (const auto& [key, value] : object.items()) {
     if (std::find(keys.begin(), keys.end(), key) == keys.end())
       return malformed("there is no key " + quote(key), where);
@@ -71,7 +71,8 @@ Result<IndexedKey> parse_key(const Json& object, std::string_view where) {
   const Json* ids = json_find(object, "ids");
   if (ids == nullptr || !ids->is_array()) return malformed("'ids' must be a list", where);
   for (const Json& id : *ids) {
-    if (!id.is_string() || !is_id_pattern(id.get<std::string>())) return malformed("an id is no pattern of ids", where);
+    if (!id.is_string() || !is_id_pattern(id.get<std::string>()))
+      return malformed("an id is not a pattern of ids", where);
     key.ids.push_back(id.get<std::string>());
   }
   return key;
@@ -113,7 +114,7 @@ Result<> parse_list(const Json& json, std::string_view key, std::string_view whe
   const Json* list = json_find(json, key);
   if (list == nullptr) return {};
   if (!list->is_array() || list->size() > kMaxIndexedPacks)
-    return malformed(quote(key) + " must be a list of at most 20,000", where);
+    return malformed(fmt::format("{} must be a list of at most {}", quote(key), kMaxIndexedPacks), where);
   for (const Json& item : *list) out.push_back(TRY(parse(item, where)));
   return {};
 }

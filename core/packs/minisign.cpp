@@ -118,7 +118,7 @@ Result<std::string_view> key_line(std::string_view text, std::string_view where,
   const auto lines = lines_of(text);
   if (lines.size() == 2 && lines[0].starts_with(kUntrusted)) return lines[1];
   if (lines.size() == 1 && line_alone) return lines[0];
-  return bad_key("this is no key file", where);
+  return bad_key("this is not a key file", where);
 }
 
 }  // namespace
@@ -257,7 +257,7 @@ namespace {
 // Four lines of a .minisig file.
 Result<FileSignature> parse_block(std::span<const std::string_view> lines, std::string_view where) {
   if (!lines[0].starts_with(kUntrusted) || !lines[2].starts_with(kTrusted))
-    return bad_signature("this is no signature file of minisign", where);
+    return bad_signature("this is not a signature file of minisign", where);
   const auto first = from_base64(lines[1], 2 + 8 + 64);
   const auto second = from_base64(lines[3], 64);
   if (!first || !second) return bad_signature("the signature file is damaged", where);
@@ -278,7 +278,7 @@ Result<std::vector<FileSignature>> parse_signatures(std::string_view text, std::
   if (text.size() > kMaxSignatureFileBytes) return bad_signature("this is too long for a signature", where);
   const auto lines = lines_of(text);
   if (lines.empty() || lines.size() % kBlockLines != 0)
-    return bad_signature("this is no signature file of minisign", where);
+    return bad_signature("this is not a signature file of minisign", where);
   if (lines.size() / kBlockLines > kMaxSignatures)
     return bad_signature(fmt::format("it has more than {} signatures", kMaxSignatures), where);
   std::vector<FileSignature> signatures;

@@ -30,7 +30,7 @@ Result<RunLock> read_run_lock(Env& env, const Path& path) {
   const Json json = TRY(parse_json(text, path.string()));
   const Json* packs = json_find(json, "packs");
   if (packs == nullptr || !packs->is_array())
-    return Error{ErrorKind::kData, "this is no mortise.lock: 'packs' is missing", path.string(),
+    return Error{ErrorKind::kData, "this is not a mortise.lock: 'packs' is missing", path.string(),
                  "make it again with `mortise pack lock RUN.toml`"};
   RunLock lock;
   lock.path = path.string();

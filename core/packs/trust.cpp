@@ -69,7 +69,7 @@ Result<Publisher> read_publisher(const toml::table& table, const std::string& fi
     one.index = *std::move(place);
   }
   for (const std::string& pattern : one.ids) {
-    if (!is_id_pattern(pattern)) return config_fault(quote(pattern) + " is no pattern of ids such as acme.*", where);
+    if (!is_id_pattern(pattern)) return config_fault(quote(pattern) + " is not a pattern of ids such as acme.*", where);
   }
   return one;
 }

@@ -109,7 +109,7 @@ void RunFollower::read_log(size_t i, std::vector<RunNews>& out) {
     is_lost_ = true;
     return;
   }
-  std::vector<RunEvent> events(1);  // the first stands for the last one that was told
+  std::vector<RunEvent> events(1);  // the first is the last one that was told
   for (const std::string& line : *lines) add_log_line(line, run.log_continues, events);
   Json all = Json::array();
   for (size_t k = 1; k < events.size(); ++k) all.push_back(event_json(events[k]));

@@ -258,9 +258,9 @@ void ServeService::post(const HttpRequest& request, const Reply& reply) {
   if (path == "/update_weight_version") return update_version(*body, reply);
   if (WeightCalls::has(path)) return weight_calls_.handle(path, *body, reply);
   if (!knows_model(*body)) {
-    return send_error(
-        *reply, 404,
-        "the model " + dump_json((*body)["model"]) + " is not here; this server has " + quote(texts_->model_name));
+    return send_error(*reply, 404,
+                      fmt::format("the model {} is not here; this server has {}", dump_json((*body)["model"]),
+                                  quote(texts_->model_name)));
   }
   if (path == "/v1/completions") return complete(*body, false, reply);
   if (path == "/v1/chat/completions") return complete(*body, true, reply);

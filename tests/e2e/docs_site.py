@@ -46,7 +46,7 @@ def look(browser, site):
 def main():
     source, build = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
     if find_chromium() is None or shutil.which("mkdocs") is None:
-        print("skipped: there is no Chromium or no mkdocs on this machine (Debian's packages chromium and mkdocs)")
+        print("skipped: there is no Chromium or no mkdocs, which only ./dev pictures and ./dev docs install (packages chromium, mkdocs)")
         return 77
     with tempfile.TemporaryDirectory() as scratch:
         subprocess.run([sys.executable, source / "apps/dev/site.py", build / "bin/mortise", f"{scratch}/site"], check=True)

@@ -195,7 +195,7 @@ TEST(HubNames, MistakesSayWhatToDo) {
   EXPECT_THAT(output("acme/missing"), AllOf(HasSubstr("the hub knows no such model"), HasSubstr("check the spelling")));
   EXPECT_THAT(output("acme/tiny@v9"), HasSubstr("has no revision 'v9'"));
   EXPECT_THAT(output("hf://acme"), HasSubstr("it names no organisation"));
-  EXPECT_THAT(output("hf://datasets/acme/rows"), HasSubstr("a data set is no model"));
+  EXPECT_THAT(output("hf://datasets/acme/rows"), HasSubstr("a data set is not a model"));
   EXPECT_THAT(output("gated/tiny"), HasSubstr("ask for access on its page"));
   EXPECT_THAT(output("data/missing"), Not(HasSubstr("hub")));  // "data" is a folder here
   hub.write("models/acme/pickled/main/config.json", "{}");

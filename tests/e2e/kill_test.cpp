@@ -12,6 +12,7 @@
 #include "foundation/base/rng.h"
 #include "process.h"
 #include "run_table.h"
+#include "support/bubblewrap.h"
 #include "support/long_run.h"
 #include "support/test_device.h"
 
@@ -157,8 +158,10 @@ class Kill : public testing::TestWithParam<RunCase> {
 };
 
 TEST_P(Kill, AtAnyMoment) {
-  if (std::string(GetParam().name) == "code_reward" && !has_sandbox())
-    GTEST_SKIP() << "bubblewrap does not work here: runs with the code reward were not killed";
+  if (std::string(GetParam().name) == "code_reward") {
+    const std::string reason = no_bubblewrap("runs with the code reward were not killed");
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
   run_straight();
   const auto is_enough = [this] { return num_kills_ >= num_wanted() && num_inside_ * 3 >= num_kills_; };
   while (!HasFailure() && !is_enough() && num_kills_ < 20 * num_wanted()) chain(num_runs_ % 4 == 1 ? 3 : 1);

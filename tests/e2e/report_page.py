@@ -170,7 +170,7 @@ def main():
     build = pathlib.Path(sys.argv[1])
     chromium = find_chromium()
     if chromium is None:
-        print("skipped: there is no Chromium on this machine (Debian's package chromium)")
+        print("skipped: there is no Chromium, which only ./dev pictures installs (Debian's package chromium)")
         return 77
     scratch = tempfile.TemporaryDirectory()
     folder = pathlib.Path(sys.argv[3] if "--keep" in sys.argv else scratch.name)

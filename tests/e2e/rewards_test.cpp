@@ -7,6 +7,7 @@
 
 #include "program.h"
 #include "python_service.h"
+#include "support/bubblewrap.h"
 
 namespace mortise::test {
 namespace {
@@ -48,8 +49,8 @@ def reward(prompts, completions, completion_ids, answer, trainer_state, log_extr
 // In its default workers, with the rights that it declares and no others.
 TEST(Rewards, ProgramsRunInSandboxesOfWorkers) {
   const TempDir dir;
-  if (run("bwrap --unshare-all --ro-bind / / /usr/bin/python3 -c 1", dir.path()).code != 0)
-    GTEST_SKIP() << "bubblewrap or /usr/bin/python3 does not work here: no program was run in a sandbox";
+  if (const std::string reason = no_bubblewrap("no program was run in a sandbox"); !reason.empty())
+    GTEST_SKIP() << reason;
   std::string rows;
   for (const char* text : {"print(int(input()) + 1)", "print(input())", "import os; os.fork(); print(2)",
                            "import socket; socket.socket(); print(2)"})

@@ -107,9 +107,4 @@ inline const std::vector<RunCase>& run_table() {
   return *table;
 }
 
-// The sandbox of the code reward needs bubblewrap, and a kernel that lets it work.
-inline bool has_sandbox() {
-  return std::system("bwrap --unshare-all --ro-bind / / /usr/bin/python3 -c 1 >/dev/null 2>&1") == 0;
-}
-
 }  // namespace mortise::test

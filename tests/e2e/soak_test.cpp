@@ -22,7 +22,7 @@ namespace {
 
 int64_t steps_per_save() { return is_long() ? 50 : 5; }
 
-// Calls back behind each row of metrics.jsonl: between two steps, in the run's own thread. A row comes by an append or,
+// Calls back behind each row of metrics.jsonl: between two steps, in the run's own thread. A row is added by an append or,
 // after one that failed, with a new file.
 class StepEnv final : public ForwardingEnv {
  public:

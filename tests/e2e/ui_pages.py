@@ -204,7 +204,7 @@ def check_playground(browser, page, faults, keep):
 def main():
     build = pathlib.Path(sys.argv[1]).resolve()
     if find_chromium() is None:
-        print("skipped: there is no Chromium on this machine (Debian's package chromium)")
+        print("skipped: there is no Chromium, which only ./dev pictures installs (Debian's package chromium)")
         return 77
     keep = pathlib.Path(sys.argv[3]).resolve() if "--keep" in sys.argv else None
     if keep:

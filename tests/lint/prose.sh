@@ -51,11 +51,17 @@ while IFS= read -r line; do
   [[ -z $line ]] || fault "$line"
 done < <(texts | grep -E '\.(h|hpp|c|cpp|cu|cuh|rs|md|sh|py|toml|cmake)$' | grep -vE '^(tests/lint/|third_party_notes/)' | LC_ALL=C xargs -r awk '
   BEGIN {
-    split("mend=fix mends=fixes mended=fixed anew=again reckon=compute reckons=computes reckoned=computed thereof=its whereof=of_which zygote=fork_server crew=pool", pairs, " ")
+    split("mend=fix mends=fixes mended=fixed anew=again reckon=compute reckons=computes reckoned=computed thereof=its whereof=of_which zygote=fork_server crew=pool keeper=supervisor beside=next_to dear=expensive hence=so whence=from_where albeit=although shall=must upon=on", pairs, " ")
     for (i in pairs) { split(pairs[i], pair, "="); plain[pair[1]] = pair[2] }
+    count = split("stands for=is|goes on=continues|comes by=comes from|at hand=current", pairs, "|")
+    for (i = 1; i <= count; ++i) { split(pairs[i], pair, "="); phrases[pair[1]] = pair[2] }
   }
   {
     text = tolower($0)
+    for (phrase in phrases) {
+      if (index(text, phrase) && (" " text " ") ~ ("[^a-z_]" phrase "[^a-z_]"))
+        print FILENAME ":" FNR ": the words \"" phrase "\": write \"" phrases[phrase] "\""
+    }
     while (match(text, /[a-z_]+/)) {
       word = substr(text, RSTART, RLENGTH)
       text = substr(text, RSTART + RLENGTH)

@@ -94,10 +94,36 @@ case $name in
     rejects "novelty: 7 files of core/ name it, at most 6 may" core/train/b.cpp
     printf 'struct Input {\n  std::span<const float> novelty{};  // [N]\n};\n' | write core/learn/b.h
     rejects "core/learn/b.h:2:" core/learn/b.h
-    echo '  std::vector<float> novelty;' | write core/experience/b.h
+    printf 'class A {\n  std::vector<float> novelty;\n};\n' | write core/experience/b.h
     rejects "a column of the step's table" core/experience/b.h
+    for member in 'std::vector<float> novelty = {};' 'std::vector<double> novelty;' 'std::span<float> novelty;' \
+      'std::vector<float> a, novelty;' 'at::Tensor novelty;' 'std::optional<std::vector<uint8_t>> novelty{};' 'std::span<const float> novelty, b;'; do
+      printf 'struct Input {\n  int a;\n  %s  // [N]\n};\n' "$member" | write core/conformance/b.cpp
+      rejects "core/conformance/b.cpp:3: a column of the step's table" core/conformance/b.cpp
+    done
+    printf 'struct Input {\n  std::vector<float> novelty_of(int a);\n  int f() {\n    std::vector<float> novelty = g();\n  }\n};\nstd::vector<float> novelty;\n' | write apps/mortise/b.cpp
+    accepts "functions and locals"
+    printf 'The column `novelty`.\n\n| stage | puts |\n|---|---|\n| a | `novelties` |\n' | write docs/architecture.md
+    rejects "docs/architecture.md: no row of a table names the column novelty" docs
+    printf 'using Novelty = Column<"novelty_a", float, Level::kToken>;\nusing All = std::tuple<Novelty>;\n' | write core/foundation/batch/columns.h
+    printf '// "novelty_a"\nf(in.tokens("novelty_a"));\n' | write apps/mortise/b.cpp
+    rejects "apps/mortise/b.cpp:2:f(in.tokens(\"novelty_a\"));: write column::TAG::name" apps/mortise/b.cpp
+    for i in 1 2 3 4 5 6; do echo 'a<column::Novelty>();' | write core/conformance/a$i.cpp; done
+    rejects "novelty_a: 6 files of core/conformance and apps/mortise name it, at most 5 may" core/conformance
     echo '// moved' | write core/foundation/batch/columns.h
     rejects "no column is found in it" core/foundation/batch/columns.h
+    ;;
+  choices)
+    printf 'constexpr auto choice_names(Way) {\n  return std::array<std::string_view, 2>{"fast", "plain"};\n}\n' | write core/config/keys/a.h
+    printf '// way == "fast"\nif (way == Way::kFast || name == "other" || f("fast")) g();\n' | write core/train/a.cpp
+    printf 'if (text == "fast") g();\n' | write core/import/a.cpp
+    accepts "enums, other texts, comments, and rooms that read texts"
+    printf 'int a;\nif (way != "plain") g();\n' | write core/learn/b.h
+    rejects "core/learn/b.h:2: compares a text with a choice of a key" core/learn/b.h
+    printf 'if ("fast" == way) g();\n' | write core/conformance/b.cpp
+    rejects "core/conformance/b.cpp:1:" core/conformance/b.cpp
+    printf '// none\n' | write core/config/keys/a.h
+    rejects "core/config/keys: no choices are found in it" core/config/keys
     ;;
   kinds)
     printf '    {.id = A,\n     .name = "one",\n     .name = "two_b",\n     .name = "three",\n     .name = "four",\n' | write core/plugin/host/kinds/kinds.h
@@ -115,15 +141,29 @@ case $name in
     accepts "two pieces, comments, fmt, and core/parse"
     printf 'int a;\nlog("a " + std::to_string(b) + " c");\n' | write core/a/b.cpp
     rejects "core/a/b.cpp:2: a text is glued" core/a/b.cpp
+    printf 'log("a " +\n    b + " c");\n' | write core/a/b.cpp
+    rejects "core/a/b.cpp:1: a text is glued" core/a/b.cpp
+    printf 'return a + ": " + b;\n' | write core/a/b.cpp
+    rejects "core/a/b.cpp:1: a text is glued" core/a/b.cpp
+    printf 'return std::string(a(1, 2)) + " of " + f(b);\n' | write apps/mortise/b.cpp
+    rejects "apps/mortise/b.cpp:1: a text is glued" apps/mortise/b.cpp
     ;;
   stages)
     printf 'Result<> load(RunParts& parts);\n' | write core/train/run/run_parts.cpp
     printf 'Result<> save(const RunSettings& run);\nRunParts& parts_;\nRunParts& parts = *out.parts;\n' | write core/train/loop/a.cpp
+    printf 'Result<> close(const OpenRun& run);\n' | write core/train/loop/run_loop.h
+    printf 'OpenRun run = TRY(open());\nRunParts& parts_ = *open;\nOpenRun& open_;\n' | write core/train/loop/sft.cpp
     accepts "the wiring, members, and stages that take groups"
     printf 'Result<> save(const RunParts& parts, bool resumes);\n' | write core/train/loop/a.h
     rejects "core/train/loop/a.h:1:" core/train/loop/a.h
     printf 'void f(int a,\n       RunParts* parts) {}\n' | write core/train/resume/a.cpp
     rejects "core/train/resume/a.cpp:2:" core/train/resume/a.cpp
+    printf 'void f(\n    const std::unique_ptr<RunParts>& parts);\n' | write core/train/resume/a.h
+    rejects "core/train/resume/a.h:2:" core/train/resume/a.h
+    printf 'Result<> f(RunParts& parts\n);\n' | write core/train/loop/b.h
+    rejects "core/train/loop/b.h:1:" core/train/loop/b.h
+    printf 'Result<> f(int a, const OpenRun& open, int b);\n' | write core/train/report/a.h
+    rejects "core/train/report/a.h:1:" core/train/report/a.h
     ;;
   directions)
     echo '#include "foundation/base/result.h"' | write core/text/a.cpp
@@ -202,6 +242,13 @@ case $name in
     rejects "core/text/b.cpp:1: a function of 70 lines" core/text/b.cpp
     { echo 'struct S {'; echo '  S() : a_{1},'; echo '        b_(2) '; function_of 80 | sed 's/^int f(int x) //'; echo '  int a_, b_;'; echo '};'; } | write core/text/b.h
     rejects "core/text/b.h:4: a function of 80 lines" core/text/b.h
+    { echo 'def f(a,'; echo '      b):'; seq 66 | sed 's/.*/    a = """/'; echo '    c = 1  # {'; echo; echo 'd = f(1, 2)'; } | write apps/a.py
+    { echo 'class A:'; echo '    def f(self):'; seq 40 | sed 's/.*/        a = 1/'; echo; echo '    def g(self):'; seq 40 | sed 's/.*/        a = 1/'; } | write apps/c.py
+    accepts "functions of Python under 70 lines"
+    { echo 'class A:'; echo '    async def f(self):'; seq 69 | sed 's/.*/        a = 1/'; } | write apps/b.py
+    rejects "apps/b.py:2: a function of 70 lines" apps/b.py
+    seq 601 | sed 's|^|# |' | write apps/b.py
+    rejects "apps/b.py:1: 601 lines (at most 600)" apps/b.py
     seq 601 | sed 's|^|// |' | write core/text/b.cpp
     rejects "core/text/b.cpp:1: 601 lines (at most 600)" core/text/b.cpp
     seq 300 | sed 's|^|// |' | write core/train/loop/trainer.cpp
@@ -273,6 +320,11 @@ case $name in
     accepts "words that only look like refused ones"
     printf 'Start.\n\nStart Anew, or not.\n' | write docs/b.md
     rejects 'docs/b.md:3: the word "anew": write "again"' docs/b.md
+    printf 'The stand forces hands. It is at handles, and goes one by one.\n' | write docs/b.md
+    printf 'Start.\n\nA pattern stands for its files.\n' | write docs/c.md
+    rejects 'docs/c.md:3: the words "stands for": write "is"' docs/b.md docs/c.md
+    printf '# The page.\nlist_of = 1  # the one at hand\n' | write apps/c.py
+    rejects 'apps/c.py:2: the words "at hand": write "current"' apps/c.py
     printf 'return error("mend it");\n' | write core/b.cpp
     rejects 'core/b.cpp:1: the word "mend": write "fix"' core/b.cpp
     git -C "$tree" init -q
@@ -298,6 +350,10 @@ case $name in
     rejects "docs/d.md:1: there is no core/a/judge.h" docs/d.md CONTRIBUTING.md
     printf '# D\n\nSee `docs/b/d.md`.\n' | write docs/d.md
     rejects "docs/d.md:3: there is no docs/b/d.md" docs/d.md
+    printf 'See `docs/none/`, not `docs/b/`.\n' | write docs/d.md
+    rejects "docs/d.md:1: there is no docs/none/" docs/d.md
+    printf 'See `docs/a/`.\n' | write docs/d.md
+    rejects "docs/d.md:1: there is no docs/a/" docs/d.md
     printf 'See `docs/b/c.m`, or `docs/*.txt`.\n' | write docs/README.md
     rejects "docs/README.md:1: there is no docs/b/c.m" nothing
     rejects "docs/README.md:1: there is no docs/*.txt" docs/README.md
@@ -308,13 +364,13 @@ case $name in
     ;;
   metric_names)
     mkdir -p "$tree/plugins"
-    printf '    {"length/mean", "tokens", "a", kMean},\n    {"time/{any}", "s", "b", kSum},\n    {"perf/rate", "", "c", kLast},\n' |
+    printf '    {"length/mean", "tokens", "a", kMean},\n    {"time/{any}", "s", "b", kSum},\n    {"perf/rate", "", "c", kLast},\n    {"row/at/end", "", "c", kLast},\n' |
       write core/foundation/metrics/names.cpp
-    printf 'add_summary("length", all);\nadd("perf/" + name("rate"));\n' | write core/train/a.cpp
+    printf 'add_summary("length", all);\nadd("perf/" + name("rate"));\nadd(fmt::format("row/{}/end", f("at")));\n' | write core/train/a.cpp
     accepts "names in one text, from pieces, of summaries, and patterns"
     printf '    {"perf/most", "", "d", kMax},\n' >>"$tree/core/foundation/metrics/names.cpp"
-    printf '// most of perf\nint most;\n' | write core/train/b.cpp
-    rejects "nothing writes perf/most (no text has the word most)" core/train/b.cpp
+    printf '// most of perf "perf/most"\nint most;\nf("the most perf", "most perf/");\n' | write core/train/b.cpp
+    rejects "nothing writes perf/most (no text has this name or its parts)" core/train/b.cpp
     ;;
   repeated_texts)
     fact='"a sentence that says what to do, in many words"'
@@ -384,7 +440,7 @@ case $name in
     rejects "SECURITY.md: there is no test Suite.Name" tests
     ;;
   format)
-    command -v clang-format-14 >/dev/null || exit 77
+    command -v clang-format-14 >/dev/null || { echo "skipped: clang-format-14 is not installed"; exit 77; }
     cp "$root/.clang-format" "$tree/"
     printf 'int f() { return 1; }\n' | write core/a.cpp
     accepts "a formatted file"

@@ -3,23 +3,20 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <cstdlib>
 #include <map>
 #include <string>
 
 #include "reward_call.h"
+#include "support/bubblewrap.h"
 
 namespace mortise::test {
 
 class CodeFixture : public testing::Test {
  protected:
   void SetUp() override {
-    if (std::system("bwrap --unshare-all --ro-bind / / true >/dev/null 2>&1") != 0)
-      GTEST_SKIP() << "bubblewrap does not work here: no program was run in a sandbox";
-    if (::access("/usr/bin/python3", X_OK) != 0)
-      GTEST_SKIP() << "no /usr/bin/python3: the reward `code` was not tested";
+    if (const std::string reason = no_bubblewrap("no program was run in a sandbox"); !reason.empty())
+      GTEST_SKIP() << reason;
   }
 
   static RewardCall make_code(std::map<std::string, std::string> params) {

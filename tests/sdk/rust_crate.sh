@@ -1,9 +1,9 @@
 #!/bin/bash
 # rust_crate.sh SDK: the crate's own tests (layouts against sdk/layout.txt, dual numbers), offline. Ends with 77 (skipped)
-# where cargo is not installed.
+# without cargo.
 set -euo pipefail
 if ! cargo --version >/dev/null 2>&1; then  # rustup without a toolchain has the command and cannot run it
-  echo "rust_crate.sh: skipped: cargo is not installed (Debian: apt-get install cargo)"
+  echo "rust_crate.sh: skipped: there is no cargo, which ./dev does not install (Debian: apt-get install cargo)"
   exit 77
 fi
 scratch=$(mktemp -d)

@@ -15,7 +15,7 @@ quietly() { "$@" >"$scratch/log" 2>&1 || fail "$*: $(tail -n 40 "$scratch/log")"
 kinds=$(cd "$prefix/share/mortise/templates/$lang" && ls -d ./*/ | sed 's|[./]||g; /^common$/d')
 [[ -n $kinds ]] || fail "there are no templates"
 if [[ $lang == rust ]] && ! cargo --version >/dev/null 2>&1; then  # rustup may lack a toolchain
-  echo "templates.sh rust: skipped: cargo is not installed (Debian: apt-get install cargo)"
+  echo "templates.sh rust: skipped: there is no cargo, which ./dev does not install (Debian: apt-get install cargo)"
   exit 77
 fi
 if [[ $lang == cuda ]] && ! nvcc --version >/dev/null 2>&1; then

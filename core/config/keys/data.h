@@ -68,7 +68,7 @@ void describe_data_files(Keys& keys) {
   keys.compared(
           "train_files", &DataConfig::train_files,
           "Training rows: a file, or a list of files that are read in this order. Formats: JSONL, JSON, CSV, TSV (each "
-          "also .gz or .zst), Parquet, Arrow. A pattern such as data/*.parquet stands for its files, sorted by name. A "
+          "also .gz or .zst), Parquet, Arrow. A pattern such as data/*.parquet means its files, sorted by name. A "
           "folder is one that datasets' save_to_disk wrote. hf://datasets/openai/gsm8k/main/train names rows on the hub. "
           "Relative paths start at the working directory.")
       .trl("dataset_name");

@@ -83,7 +83,7 @@ template <class T>
 class SharedElement {
  public:
   SharedElement(SharedBlock* block, size_t index, const char* name) : block_(block), index_(index), name_(name) {}
-  operator T() const {  // NOLINT: it stands for the value
+  operator T() const {  // NOLINT: it is used as the value
     touch_shared(block_, index_, Access::kRead, name_);
     return *place();
   }

@@ -119,7 +119,8 @@ std::string place_text(const RankState& state) {
 RankProcess this_process(int size) {
   RankProcess process = describe_process(getpid(), size);
   // Containers may each have a group of the same name, in a namespace of their own.
-  if (const auto& quota = own_cpu_quota()) process.cpu_group = link_of("/proc/self/ns/cgroup") + " " + quota->group;
+  if (const auto& quota = own_cpu_quota())
+    process.cpu_group = fmt::format("{} {}", link_of("/proc/self/ns/cgroup"), quota->group);
   return process;
 }
 
@@ -127,9 +128,9 @@ RankProcess describe_process(int64_t pid, int size) {
   RankProcess process;
   const std::string boot = read_small_file("/proc/sys/kernel/random/boot_id");
   const std::string space = link_of("/proc/self/ns/pid");
-  if (!boot.empty() && !space.empty()) process.machine = boot + " " + space;
+  if (!boot.empty() && !space.empty()) process.machine = fmt::format("{} {}", boot, space);
   const std::string network = link_of("/proc/self/ns/net");
-  if (!boot.empty() && !network.empty()) process.network = boot + " " + network;
+  if (!boot.empty() && !network.empty()) process.network = fmt::format("{} {}", boot, network);
   char host[256] = {};
   gethostname(host, sizeof host - 1);
   process.host = host;

@@ -333,7 +333,7 @@ Notice RankWatch::Shared::notice_of_waiting(const Situation& s) {
   longest->notice_s = 2 * longest->waited_s;
   const std::string here =
       fmt::format("this rank ({}) has waited {:.0f} s in '{}'", options.rank, longest->waited_s, longest->stage);
-  if (!late.empty()) return {here + ": " + late, false};
+  if (!late.empty()) return {fmt::format("{}: {}", here, late), false};
   if (!circle.empty()) {
     return {fmt::format("{}, and ranks wait for each other in different calls: {}; the log file has the stacks of this "
                         "rank's threads",

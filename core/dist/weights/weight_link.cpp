@@ -191,8 +191,8 @@ Result<std::unique_ptr<WeightLink>> open_weight_link(const WeightPlace& place) {
   if (place.rank == 0 && !is_own_address(place.address))
     return Error{
         ErrorKind::kConfig,
-        fmt::format("{} is no address of this machine, so servers cannot get weights there", quote(place.address)), "",
-        "give the address at which servers reach this machine (transfer_address), or leave it empty"};
+        fmt::format("{} is not an address of this machine, so servers cannot get weights there", quote(place.address)),
+        "", "give the address at which servers reach this machine (transfer_address), or leave it empty"};
   std::unique_ptr<NcclIdGroup> ids;
   if (place.carrier == WeightCarrier::kNcclId) ids = TRY(open_nccl_id_group(place.gpu, place.timeout));
   StorePlace where;

@@ -12,6 +12,8 @@ namespace mortise {
 
 namespace {
 
+constexpr const char* kGiveIds = "give the ids of tokens, as in [1, 5, 7]";
+
 // Columns that are the prompt itself, or that the engine reads by name, do not reach the rewards twice.
 bool is_prompt_column(std::string_view name, std::string_view prompt_key) {
   return name == prompt_key || name == "messages" || name == "prompt_token_ids";
@@ -19,7 +21,7 @@ bool is_prompt_column(std::string_view name, std::string_view prompt_key) {
 
 Result<std::vector<int64_t>> ids_of(const Json& value, std::string_view where) {
   if (!value.is_array()) {
-    return Error{ErrorKind::kData, "'prompt_token_ids' must be a list of integers", std::string(where), ""};
+    return Error{ErrorKind::kData, "'prompt_token_ids' must be a list of integers", std::string(where), kGiveIds};
   }
   std::vector<int64_t> ids;
   ids.reserve(value.size());
@@ -27,7 +29,7 @@ Result<std::vector<int64_t>> ids_of(const Json& value, std::string_view where) {
     if (!is_i64(id)) {
       const char* const what = id.is_number_integer() ? "a token id" : "an integer";
       return Error{ErrorKind::kData, fmt::format("'prompt_token_ids' has {}, which is not {}", dump_json(id), what),
-                   std::string(where), ""};
+                   std::string(where), kGiveIds};
     }
     ids.push_back(id.get<int64_t>());
   }

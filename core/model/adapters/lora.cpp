@@ -131,7 +131,7 @@ class LoraMerge::Parts {
   // Computed on the host, where the adapter is.
   Result<> merge(const NamedParameter& parameter, const std::string& module, const LoraPair& pair) const {
     at::Tensor target = parameter.tensor.detach();
-    if (target.dim() != 2) return bad(pair.a->name, fmt::format("adapts {}, which is no matrix", quote(module)));
+    if (target.dim() != 2) return bad(pair.a->name, fmt::format("adapts {}, which is not a matrix", quote(module)));
     const at::Tensor a = TRY(matrix(*pair.a, pair.rank.rank, target.size(1)));
     const at::Tensor b = TRY(matrix(*pair.b, target.size(0), pair.rank.rank));
     at::Tensor sum = on_host(target).to(at::kDouble);
@@ -284,7 +284,8 @@ Result<LoraTensors> read_lora_tensors(Env& env, const Path& folder) {
       out.others.push_back(&view);
     }
   }
-  if (out.file.tensors().empty()) return Error{ErrorKind::kData, "the adapter holds no tensor", path.string(), {}};
+  if (out.file.tensors().empty())
+    return Error{ErrorKind::kData, "the adapter holds no tensor", path.string(), "save the adapter again"};
   const LoraConfig config = TRY(read_lora_config(env, folder));
   TRY(name_stacks(out, config, path.string()));
   for (auto& [module, pair] : out.pairs) {
@@ -325,7 +326,7 @@ Result<ModelConfig> add_adapter_head(Env& env, const Path& folder, ModelConfig c
                  "train it with modules_to_save = [\"score\"] and save it again: a fresh head would score at random"};
   }
   if (head->shape.size() == 2 && head->shape[0] > 0) return as_classifier(std::move(config), head->shape[0]);
-  return Error{ErrorKind::kData, fmt::format("tensor {} is no matrix of labels x hidden_size", quote(head->name)),
+  return Error{ErrorKind::kData, fmt::format("tensor {} is not a matrix of labels x hidden_size", quote(head->name)),
                file.path().string(), "save the adapter again"};
 }
 

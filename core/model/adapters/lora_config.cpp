@@ -30,8 +30,8 @@ Result<parse::Pattern> compile_module_pattern(const std::string& pattern, const 
   if (compiled) compiled = parse::Pattern::compile(fmt::format("(.*\\.)?({})", pattern), options);
   if (compiled) return *std::move(compiled);
   return Error{ErrorKind::kData,
-               fmt::format("key {} has the pattern {}, which is no regular expression: {}", quote(key), quote(pattern),
-                           compiled.fault().what),
+               fmt::format("key {} has the pattern {}, which is not a regular expression: {}", quote(key),
+                           quote(pattern), compiled.fault().what),
                reader.where(), "correct the pattern of module names"};
 }
 
@@ -115,7 +115,7 @@ bool is_alpha(const Json& value) {
 
 template <class T>
 Result<std::vector<ModuleValue<T>>> read_pattern(const ConfigReader& reader, const char* key,
-                                                 bool (*is_good)(const Json&), const char* must_be) {
+                                                 bool (*is_good)(const Json&), const std::string& must_be) {
   std::vector<ModuleValue<T>> out;
   const Json* object = reader.find(key);
   if (object == nullptr) return out;
@@ -159,7 +159,8 @@ Result<LoraConfig> parse_lora_config(std::string text, const std::string& where)
   LoraConfig config;
   config.text = std::move(text);
   const Json json = TRY(parse_json(config.text, where));
-  if (!json.is_object()) return Error{ErrorKind::kData, "the file must hold one JSON object", where, {}};
+  if (!json.is_object())
+    return Error{ErrorKind::kData, "the file must hold one JSON object", where, "save the adapter again"};
   const ConfigReader reader(json, where);
   if (TRY(reader.text_or("peft_type", "")) != "LORA") return reader.unsupported("peft_type", "LORA");
   TRY(refuse_variants(reader));
@@ -169,7 +170,7 @@ Result<LoraConfig> parse_lora_config(std::string text, const std::string& where)
     return reader.wrong("base_model_name_or_path", "the base model's folder");
   config.where = where;
   config.rank = TRY(reader.positive("r"));
-  if (config.rank > kMaxRank) return reader.wrong("r", "a whole number from 1 to 1048576");
+  if (config.rank > kMaxRank) return reader.wrong("r", fmt::format("a whole number from 1 to {}", kMaxRank));
   if (!reader.has("lora_alpha")) return reader.wrong("lora_alpha", "a number");
   config.alpha = TRY(reader.number_or("lora_alpha", 8.0));
   TRY(check_alpha(reader, "lora_alpha", config.alpha));
@@ -183,8 +184,8 @@ Result<LoraConfig> parse_lora_config(std::string text, const std::string& where)
   config.modules_to_save = TRY(read_names(reader, "modules_to_save"));
   config.target_parameters = TRY(read_names(reader, "target_parameters"));
   config.ties_weights = TRY(reader.flag_or("ensure_weight_tying", false));
-  config.rank_pattern =
-      TRY(read_pattern<int64_t>(reader, "rank_pattern", is_rank, "an object of whole numbers from 1 to 1048576"));
+  config.rank_pattern = TRY(read_pattern<int64_t>(reader, "rank_pattern", is_rank,
+                                                  fmt::format("an object of whole numbers from 1 to {}", kMaxRank)));
   config.alpha_pattern =
       TRY(read_pattern<double>(reader, "alpha_pattern", is_alpha, "an object of numbers above 0, at most 1e9"));
   return config;

@@ -302,7 +302,7 @@ Result<> take_modules(const LoraTensors& tensors, std::span<const NamedParameter
   for (const auto& [module, pair] : tensors.pairs) {
     if (taken.contains(module)) continue;
     return Error{ErrorKind::kData,
-                 fmt::format("the adapter's module {} is no matrix of the model's layers", quote(module)), where,
+                 fmt::format("the adapter's module {} is not a matrix of the model's layers", quote(module)), where,
                  did_you_mean(module, known)};
   }
   return {};
@@ -326,7 +326,7 @@ Result<LoraPlan> plan_lora_of_folder(Env& env, const Path& folder, std::span<con
     const bool is_tied_head = name == kHeadName && is_tied(parameters);
     if (!is_known && !is_tied_head) {
       return Error{ErrorKind::kData,
-                   fmt::format("tensor {} is no part of a LoRA adapter of this model", quote(view->name)), where,
+                   fmt::format("tensor {} is not part of a LoRA adapter of this model", quote(view->name)), where,
                    "merge it into its base with `mortise model save`, and train from there"};
     }
     if (is_known) saved.push_back(name);

@@ -33,7 +33,7 @@ std::string folder_of(const CudaPlaces& places) {
 
 Result<> load_libraries(const CudaPlaces& places) {
   TRY(find_cuda_library(places));
-  const std::string path = folder_of(places) + "/" + kCudaLibrary;
+  const std::string path = fmt::format("{}/{}", folder_of(places), kCudaLibrary);
   // A fixed order of sums in cuBLAS. Read when its library starts.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   if (dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) {
@@ -79,7 +79,7 @@ std::string cuda_library_folder() {
 Result<> find_cuda_library(const CudaPlaces& places) {
   const std::string folder = folder_of(places);
   std::error_code ignored;
-  if (std::filesystem::exists(folder + "/" + kCudaLibrary, ignored)) return {};
+  if (std::filesystem::exists(fmt::format("{}/{}", folder, kCudaLibrary), ignored)) return {};
   return Error{ErrorKind::kConfig, fmt::format("libtorch's CUDA half is not in {}", folder), "model.device",
                "fetch it with `./dev deps --cuda` (2.3 GB), or set model.device = \"cpu\""};
 }

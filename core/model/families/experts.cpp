@@ -14,7 +14,7 @@ constexpr int64_t kMaxUnits = int64_t{1} << 26;  // units of all experts of a la
 Result<int64_t> read_count(const ConfigReader& reader, const QwenMoeDefaults& defaults) {
   const char* key = defaults.has_alias ? TRY(key_of_num_experts(reader)) : "num_experts";
   const int64_t count = reader.has(key) ? TRY(reader.whole(key)) : defaults.num_experts;
-  if (count > kMaxExperts) return reader.wrong(key, "at most 32768");
+  if (count > kMaxExperts) return reader.wrong(key, fmt::format("at most {}", kMaxExperts));
   return count;
 }
 
@@ -52,7 +52,7 @@ Result<const char*> key_of_num_experts(const ConfigReader& reader) {
 
 Result<> read_routing(const ConfigReader& reader, int64_t default_per_token, ModelConfig& config) {
   MoeConfig& moe = config.moe;
-  if (moe.num_experts > kMaxExperts) return reader.wrong("num_local_experts", "at most 32768");
+  if (moe.num_experts > kMaxExperts) return reader.wrong("num_local_experts", fmt::format("at most {}", kMaxExperts));
   if (moe.num_experts * moe.expert_size > kMaxUnits) {
     return Error{ErrorKind::kData,
                  fmt::format("{} experts of {} units are more than a layer can have", moe.num_experts, moe.expert_size),

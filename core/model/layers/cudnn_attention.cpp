@@ -1,6 +1,8 @@
 // See cudnn_attention.h.
 #include "model/layers/cudnn_attention.h"
 
+#include <fmt/core.h>
+
 #include <dlfcn.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -52,7 +54,7 @@ Result<CudnnAttention*> open_cudnn_attention() {
   void* const module = open_cuda_module(kCudnnModule, error);
   if (module == nullptr) return cannot(error);
   const auto entry = reinterpret_cast<CudnnEntry>(dlsym(module, kCudnnEntry));
-  if (entry == nullptr) return cannot(std::string(kCudnnModule) + " has no function " + kCudnnEntry);
+  if (entry == nullptr) return cannot(fmt::format("{} has no function {}", kCudnnModule, kCudnnEntry));
   opened = entry(&error);
   if (opened == nullptr) return cannot(error);
   return opened;

@@ -87,7 +87,7 @@ void tell_memory_need(MemoryNeed need, std::function<std::optional<DeviceMemory>
 }
 
 Error full_memory_error(const std::string& what, MemoryUse use, const c10::OutOfMemoryError& error) {
-  Error out{ErrorKind::kInternal, what + "the GPU has no memory left: " + error.what_without_backtrace(),
+  Error out{ErrorKind::kInternal, fmt::format("{}the GPU has no memory left: {}", what, error.what_without_backtrace()),
             "model.device", keys_to_lower(use)};
   const std::lock_guard lock(told().mutex);
   if (!told().need || told().need->most() <= 0) return out;  // an empty need tells nothing

@@ -94,7 +94,7 @@ class Reader {
   Result<State> read_state() const {
     const TensorView& stored = *find_state(view_.name, find_);
     const std::string_view text(reinterpret_cast<const char*>(stored.bytes.data()), stored.bytes.size());
-    const Json json = TRY(parse_json(text, where_ + ": " + stored.name));
+    const Json json = TRY(parse_json(text, fmt::format("{}: {}", where_, stored.name)));
     State state;
     const auto number = [&](const char* key, int64_t least, int64_t most) -> std::optional<int64_t> {
       const Json* value = json_find(json, key);
@@ -183,7 +183,7 @@ Result<> read_mxfp4(const TensorView& blocks, const FindTensor& find, const std:
   };
   const int64_t experts = target.size(0), in = target.size(1), out = target.size(2);
   if (in % kMxfp4Block != 0)
-    return fault(fmt::format("is in MXFP4, but {} values are no whole blocks of {}", in, kMxfp4Block));
+    return fault(fmt::format("is in MXFP4, but {} values do not fill whole blocks of {}", in, kMxfp4Block));
   const std::vector<int64_t> scale_shape = {experts, out, in / kMxfp4Block};
   std::vector<int64_t> shape = scale_shape;
   shape.push_back(kMxfp4Block / 2);

@@ -3,7 +3,7 @@
 // The matrix X is stored as several tensors:
 //
 //   X                        two values to a byte, the first in the high half
-//   X.quant_map              the 16 numbers that a half byte stands for (nf4 or fp4)
+//   X.quant_map              the 16 numbers that a half byte encodes (nf4 or fp4)
 //   X.absmax                 one scale for each block of `blocksize` values; with double quantisation one byte each
 //   X.nested_quant_map, X.nested_absmax   the 256 numbers of such a byte, and their scales
 //   X.quant_state.bitsandbytes__nf4       JSON: blocksize, dtype and shape of the matrix, the scales' mean

@@ -204,7 +204,9 @@ int64_t ModelConfig::num_parameters() const {
 Result<ModelConfig> parse_model_config(const std::string& config_text, const std::string& generation_text,
                                        const std::string& where) {
   const Json json = TRY(parse_json(config_text, where));
-  if (!json.is_object()) return Error{ErrorKind::kData, "the file must hold one JSON object", where, {}};
+  if (!json.is_object())
+    return Error{ErrorKind::kData, "the file must hold one JSON object", where,
+                 "download the folder again, or correct the file"};
   const ConfigReader reader(json, where);
   ModelConfig config;
   const FamilyInfo* info = TRY(read_family(reader, config));

@@ -29,7 +29,7 @@ Outcome run_catching(mortise_call& call, const std::function<int32_t(mortise_cal
   } catch (const std::exception& e) {
     return {MORTISE_INTERNAL, std::string("threw an exception: ") + e.what()};
   } catch (...) {
-    return {MORTISE_INTERNAL, "threw something that is no std::exception"};
+    return {MORTISE_INTERNAL, "threw something that is not a std::exception"};
   }
 }
 

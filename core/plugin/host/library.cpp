@@ -99,7 +99,7 @@ Result<> call_open(const mortise_pack& pack, const PackInfo& info) {
   } catch (const std::exception& e) {
     return refused(info, std::string("its open() threw: ") + e.what(), "tell the pack's author");
   } catch (...) {
-    return refused(info, "its open() threw something that is no std::exception", "tell the pack's author");
+    return refused(info, "its open() threw something that is not a std::exception", "tell the pack's author");
   }
   if (code != MORTISE_OK)
     return refused(info, "its open() refused to start: " + std::string(status_name(code)), "see the log lines above");

@@ -187,7 +187,8 @@ Result<Json> parse_param_text(const ParamInfo& param, std::string_view text) {
   }
   if (value.is_null()) {
     return Error{ErrorKind::kConfig,
-                 fmt::format("{} must be {}, is {}", quote(param.name), type_phrase(param.type), quote(text)), "", ""};
+                 fmt::format("{} must be {}, is {}", quote(param.name), type_phrase(param.type), quote(text)), "",
+                 "give such a value, or leave it out"};
   }
   if (auto fault = check_value(param, value)) return Error{ErrorKind::kConfig, fault->what, "", fault->next};
   return value;

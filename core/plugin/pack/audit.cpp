@@ -9,6 +9,7 @@
 #include "foundation/base/text.h"
 #include "mortise/abi.h"
 #include "plugin/pack/note.h"
+#include "plugin/pack/tier.h"
 
 namespace mortise {
 namespace {
@@ -59,7 +60,7 @@ Result<> audit_needed(const ElfSummary& elf, const PackInfo& pack) {
       }
     }
     if (is_runtime(name)) continue;
-    if (is_torch(name) && pack.tier == "torch-locked") continue;
+    if (is_torch(name) && pack.tier == kTorchLocked) continue;
     if (std::find(pack.allowed_needs.begin(), pack.allowed_needs.end(), name) != pack.allowed_needs.end()) continue;
     if (is_torch(name)) {
       return Error{ErrorKind::kPlugin, fmt::format("needs {} but is not of the torch-locked tier", quote(name)),
@@ -151,7 +152,7 @@ Result<> audit_pack(const ElfSummary& elf, const PackInfo& pack, std::string_vie
                  pack.path,
                  fmt::format("update mortise, or build the pack with MORTISE_TARGET_MINOR={}", newest_minor(pack.abi))};
   }
-  if (pack.tier == "torch-locked" && pack.torch != host_torch) {
+  if (pack.tier == kTorchLocked && pack.torch != host_torch) {
     const std::string host = host_torch.empty() ? "has no libtorch" : "has libtorch " + std::string(host_torch);
     return Error{ErrorKind::kPlugin, fmt::format("built for libtorch {}, this program {}", pack.torch, host), pack.path,
                  host_torch.empty()

@@ -32,7 +32,7 @@ Result<> check_section_headers(std::span<const std::byte> file, std::string_view
       return bad(fmt::format("section {} lies outside the file", i));
   }
   const auto names = *bytes.read<Elf64_Shdr>(header->e_shoff + uint64_t{header->e_shstrndx} * sizeof(Elf64_Shdr));
-  if (names.sh_type != SHT_STRTAB || names.sh_size == 0) return bad("section names are no string table");
+  if (names.sh_type != SHT_STRTAB || names.sh_size == 0) return bad("section names are not at a string table");
   return {};
 }
 

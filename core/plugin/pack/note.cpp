@@ -12,6 +12,7 @@
 #include "mortise/abi.h"
 #include "plugin/host/params.h"
 #include "plugin/pack/semver.h"
+#include "plugin/pack/tier.h"
 
 namespace mortise {
 namespace {
@@ -128,7 +129,7 @@ Result<ParamInfo> parse_param(const Json& object, const std::string& where) {
   if (param.default_text) {
     if (auto value = default_value(param); !value.ok()) {
       fields.fail(
-          fmt::format("the default of parameter {} is no legal value: {}", quote(param.name), value.error().what),
+          fmt::format("the default of parameter {} is not a legal value: {}", quote(param.name), value.error().what),
           "correct it in the pack's source");
     }
   }
@@ -278,7 +279,7 @@ Result<PackInfo> parse_note(std::string_view text, std::string_view where) {
     Fields built(*build, note_where + ", build");
     pack.torch = built.text("torch", false);
     TRY(built.done());
-    if (!pack.torch.empty()) pack.tier = "torch-locked";
+    if (!pack.torch.empty()) pack.tier = kTorchLocked;
   }
   if (!is_pack_id(pack.id))
     fields.fail(fmt::format("pack id {} is not dotted lower-case words, as in acme.match", quote(pack.id)),

@@ -62,7 +62,7 @@ struct PluginInfo {
 // The newest minor of an ABI that this program knows. ABI 0 has ended with 0.2.
 inline constexpr int32_t kLastMinorV0 = 2;
 [[nodiscard]] constexpr int32_t newest_minor(int32_t abi) { return abi == 0 ? kLastMinorV0 : MORTISE_ABI_MINOR; }
-// The minor that a pack's number stands for. In ABI 1 the numbers 1 and 2 are those of sources of ABI 0 and mean 1.0.
+// The minor that a pack's number means. In ABI 1 the numbers 1 and 2 are those of sources of ABI 0 and mean 1.0.
 [[nodiscard]] constexpr int32_t meant_minor(int32_t abi, int32_t minor) {
   return abi != 0 && minor <= kLastMinorV0 ? 0 : minor;
 }

@@ -11,6 +11,7 @@
 #include "foundation/base/text.h"
 #include "foundation/formats/json.h"
 #include "mortise/pack.h"
+#include "plugin/pack/tier.h"
 #include "plugin/worker/launcher.h"
 
 namespace mortise {
@@ -19,12 +20,12 @@ namespace {
 constexpr int kMaxDefaultWorkers = 8;
 
 // "reward python@mortise.reward_python 0.1.0 (1a2b3c4d5e6f)"
-std::string name_of(const PluginRef& ref) { return short_kind(ref.plugin->kind) + " " + ref.label(); }
+std::string name_of(const PluginRef& ref) { return fmt::format("{} {}", short_kind(ref.plugin->kind), ref.label()); }
 
 // The program mortise-worker, or why this pack cannot run in workers here.
 Result<std::filesystem::path> worker_for(const PackInfo& pack, const IsolationOptions& options) {
   const std::string instead = fmt::format("set {} = \"none\"", options.key);
-  if (pack.tier == "torch-locked") {
+  if (pack.tier == kTorchLocked) {
     return Error{ErrorKind::kPlugin, "the pack needs libtorch, which workers do not have", pack.path,
                  "build the plugin without libtorch, or " + instead};
   }

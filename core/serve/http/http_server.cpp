@@ -1,6 +1,8 @@
 // The acceptor of HttpServer and its thread. session.h has the connections.
 #include "serve/http/http_server.h"
 
+#include <fmt/core.h>
+
 #include <thread>
 #include <utility>
 
@@ -51,7 +53,7 @@ HttpServer::~HttpServer() { stop(); }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::listen(const std::string& host, uint16_t port, const HttpLimits& limits,
                                                        HttpHandler handler, HttpGate gate) {
-  const std::string where = host + ":" + std::to_string(port);
+  const std::string where = fmt::format("{}:{}", host, port);
   error_code code;
   const asio::ip::address address = asio::ip::make_address(host == "localhost" ? "127.0.0.1" : host, code);
   if (code)

@@ -29,7 +29,7 @@ bool ChatTemplate::has_generation_blocks() const { return tree_->has_generation;
 
 Result<Rendered> ChatTemplate::render(const RenderInput& input) const {
   if (!input.kwargs.is_object())
-    return Error{ErrorKind::kData, "the template's variables have to be an object", tree_->name, ""};
+    return Error{ErrorKind::kData, "the template's variables must be an object", tree_->name, ""};
   const size_t input_bytes = tree_->source_bytes + json_size(input.messages) + json_size(input.tools) +
                              json_size(input.documents) + json_size(input.kwargs);
   jinja::Interpreter interpreter(*tree_, jinja::Limits::for_input(input_bytes, input.work_share));

@@ -23,7 +23,8 @@ Result<uint32_t> read_hex(std::string_view text, size_t pos, size_t count) {
     if (digit < 0) return fail("a truncated escape in a string");
     code = code << 4 | static_cast<uint32_t>(digit);
   }
-  if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return fail("an escape in a string that is no character");
+  if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000))
+    return fail("an escape in a string that is not a character");
   return code;
 }
 

@@ -13,7 +13,9 @@ namespace {
 constexpr std::string_view kNamedTokens[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                              "pad_token", "cls_token", "mask_token"};
 
-Error bad(const Path& file, const std::string& what) { return Error{ErrorKind::kData, what, file.string(), ""}; }
+Error bad(const Path& file, const std::string& what) {
+  return Error{ErrorKind::kData, what, file.string(), "save the tokenizer again"};
+}
 
 // A token as text, as {"content": ...}, or nothing (null).
 Result<std::optional<AddedToken>> read_token(const Json& spec, const Path& file) {
@@ -32,7 +34,7 @@ Result<std::optional<AddedToken>> read_token(const Json& spec, const Path& file)
 Result<> add_extra_tokens(const Json& extra, const Path& file, FolderConfig& config) {
   if (extra.is_null()) return {};
   if (!extra.is_array() && !extra.is_object())
-    return bad(file, "the additional special tokens have to be a list or an object");
+    return bad(file, "the additional special tokens must be a list or an object");
   for (const auto& [key, value] : extra.items()) {
     const auto token = TRY(read_token(value, file));
     if (!token) continue;

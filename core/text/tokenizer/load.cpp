@@ -44,7 +44,8 @@ Result<> load_added(const Json& spec, const std::string& file, TokenizerParts& p
 Result<> load_json(const Path& file, Env& env, TokenizerParts& parts) {
   const std::string name = file.string();
   const Json spec = TRY(read_json_file(env, file));
-  if (!spec.is_object()) return Error{ErrorKind::kData, "an object is expected", name, ""};
+  if (!spec.is_object())
+    return Error{ErrorKind::kData, "the file must hold one JSON object", name, "save the tokenizer again"};
   parts.normalizer = TRY(make_normalizer(member(spec, "normalizer"), {"normalizer", name}));
   parts.pre_tokenizer = TRY(make_pre_tokenizer(member(spec, "pre_tokenizer"), {"pre-tokenizer", name}));
   parts.model = TRY(make_model(member(spec, "model"), {"model", name}));
@@ -58,7 +59,8 @@ Result<> load_json(const Path& file, Env& env, TokenizerParts& parts) {
 Result<std::vector<std::pair<std::string, std::string>>> read_merges_file(const Path& file, Env& env) {
   const std::string text = TRY(env.read_file(file));
   if (const auto bad = find_invalid_utf8(text))
-    return Error{ErrorKind::kData, "the file is not UTF-8 at byte " + std::to_string(*bad), file.string(), ""};
+    return Error{ErrorKind::kData, "the file is not UTF-8 at byte " + std::to_string(*bad), file.string(),
+                 "save the tokenizer again"};
   std::vector<std::pair<std::string, std::string>> merges;
   int64_t line_number = 0;
   for (std::string_view line : split(text, '\n')) {
@@ -67,8 +69,8 @@ Result<std::vector<std::pair<std::string, std::string>>> read_merges_file(const 
     if (line.empty() || line.starts_with("#version")) continue;
     const size_t space = line.find(' ');
     if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos) {
-      return Error{ErrorKind::kData, "a merge has to be two tokens with a space between",
-                   fmt::format("{}:{}", file.string(), line_number), ""};
+      return Error{ErrorKind::kData, "a merge must be two tokens with a space between",
+                   fmt::format("{}:{}", file.string(), line_number), "save the tokenizer again"};
     }
     merges.emplace_back(line.substr(0, space), line.substr(space + 1));
   }

@@ -20,7 +20,7 @@ Result<> append_special_ids(const Json& spec, const std::string& name, const Com
   const Json* ids = entry == nullptr ? nullptr : json_find(*entry, "ids");
   if (ids == nullptr || !ids->is_array()) return place.fail("'special_tokens' has no ids for " + quote(name));
   for (const Json& id : *ids) {
-    if (!id.is_number_integer()) return place.fail(fmt::format("the ids of {} have to be whole numbers", quote(name)));
+    if (!id.is_number_integer()) return place.fail(fmt::format("the ids of {} must be whole numbers", quote(name)));
     out.push_back(id.get<int64_t>());
     if (out.size() > kMaxAddedIds) return too_many_ids(place);
   }

@@ -126,7 +126,7 @@ Result<std::string> ScoreModel::text_of(const ScoreRow& row) const {
   }
   Json messages = TRY(parse_json(row.messages, "messages of the row"));
   if (!messages.is_array()) {
-    return Error{ErrorKind::kData, "the row's messages are no list", "messages of the row",
+    return Error{ErrorKind::kData, "the row's messages are not a list", "messages of the row",
                  "write a list of {\"role\": ..., \"content\": ...}"};
   }
   Json answer = {{"role", "assistant"}, {"content", std::string(row.completion)}};

@@ -129,7 +129,7 @@ class Statistics {
 
 std::string source_name(const std::string& set, const std::string& data_source) {
   if (set.empty()) return data_source;
-  return data_source == "unknown" || data_source == set ? set : set + "/" + data_source;
+  return data_source == "unknown" || data_source == set ? set : fmt::format("{}/{}", set, data_source);
 }
 
 // The training numbers by TRL's names, with eval_ in front, and the name of a set.

@@ -57,9 +57,9 @@ Json shown_number(float value) {
 }
 
 template <class C>
-void add_numbers(const StepTable& table, int64_t row, const char* name, Json& tokens) {
+void add_numbers(const StepTable& table, int64_t row, std::string_view name, Json& tokens) {
   if (!table.has<C>()) return;
-  Json& numbers = tokens[name] = Json::array();
+  Json& numbers = tokens[std::string(name)] = Json::array();
   for (const float value : table.of_row<C>(row)) numbers.push_back(shown_number(value));
 }
 
@@ -87,7 +87,7 @@ Json tokens_of(const Completions& all, size_t i) {
   const auto row = static_cast<int64_t>(i);
   Json tokens{{"text", texts_of_tokens(*all.tokenizer, all.samples.rows[i].token_ids)}};
   add_numbers<column::Advantages>(*all.table, row, "advantage", tokens);
-  add_numbers<column::RolloutLogProb>(*all.table, row, "rollout_log_prob", tokens);
+  add_numbers<column::RolloutLogProb>(*all.table, row, column::RolloutLogProb::name, tokens);
   if (!all.table->has<column::LastLogProb>()) return tokens;  // only the critic learns in this step
   add_numbers<column::FirstLogProb>(*all.table, row, "log_prob", tokens);
   add_numbers<column::LastEntropy>(*all.table, row, "entropy", tokens);

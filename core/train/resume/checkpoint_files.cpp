@@ -11,6 +11,7 @@
 #include "config/show.h"
 #include "foundation/base/tensor_pieces.h"
 #include "foundation/formats/sha256.h"
+#include "model/weights/stored_dtype.h"
 #include "train/loop/decision.h"
 #include "train/resume/pack_lock.h"
 #include "train/resume/run_inputs.h"
@@ -61,7 +62,7 @@ Result<PolicyPlan> plan_policy(const CheckpointSource& source) {
   options.numbers = plan.parts.get();
   plan.files = TRY(source.policy.model->plan_save(options));
   // "stored" keeps the files of the folder that was read.
-  if (options.max_shard_bytes == 0 && options.dtype != "stored") {
+  if (options.max_shard_bytes == 0 && options.dtype != kStoredDtype) {
     options.max_shard_bytes = rank_file_bytes(weight_bytes_of(plan.files), num_ranks);
     if (options.max_shard_bytes > 0) plan.files = TRY(source.policy.model->plan_save(options));
   }

@@ -16,6 +16,7 @@
 #include "train/resume/checkpointing.h"
 #include "train/resume/model_state.h"
 #include "train/resume/pack_lock.h"
+#include "train/resume/resume_words.h"
 #include "train/resume/verify_on_ranks.h"
 #include "train/run/run_data.h"
 #include "train/run/run_parts.h"
@@ -103,13 +104,13 @@ std::string mode_of(const TrainerConfig& trainer, const ResumeRequest& request) 
   if (!request.mode.empty()) return request.mode;
   switch (trainer.resume_mode) {
     case ResumeMode::kDisable:
-      return "never";
+      return std::string(kResumeNever);
     case ResumeMode::kResumePath:
       return trainer.resume_from_path.value_or("");
     case ResumeMode::kAuto:
       break;
   }
-  return "auto";
+  return std::string(kResumeAuto);
 }
 
 // What people name instead of a checkpoint: a run's folder, a checkpoint's name alone, its huggingface folder.
@@ -175,10 +176,10 @@ Result<std::optional<Checkpoint>> find_resume(Env& env, const LoadedConfig& load
   const TrainerConfig& trainer = loaded.config.trainer;
   const auto choose = [&]() -> Result<std::string> { return mode_of(trainer, request); };
   const std::string mode = TRY(on_main_rank(ranks, "choosing the checkpoint", choose));
-  if (mode.empty() || mode == "never") return std::optional<Checkpoint>{};
+  if (mode.empty() || mode == kResumeNever) return std::optional<Checkpoint>{};
   Path path = mode;
   std::optional<Manifest> manifest;
-  if (mode == "auto") {
+  if (mode == kResumeAuto) {
     auto found = TRY(find_newest_on_ranks(env, ranks, trainer.default_local_dir));
     if (!found) return std::optional<Checkpoint>{};
     if (ranks.is_main()) {

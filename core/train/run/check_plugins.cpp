@@ -66,7 +66,7 @@ Result<> check_reward_aggregation(const PluginInfo& estimator, const LoadedConfi
                              estimator.name),
                  where, "remove one of the two"};
   }
-  if (estimator.requires_input("reward_baselines")) {
+  if (estimator.requires_input(column::RewardBaselines::name)) {
     return Error{ErrorKind::kConfig,
                  estimator.name + " subtracts the reward of the greedy completion and does not normalize within groups",
                  where, "remove multi_objective_aggregation, or choose another algorithm.adv_estimator"};

@@ -16,6 +16,7 @@
 #include "model/adapters/trained_lora.h"
 #include "model/weights/model_config.h"
 #include "model/weights/names.h"
+#include "model/weights/stored_dtype.h"
 #include "model/weights/weight_files.h"
 #include "train/loop/critic.h"
 #include "train/loop/trainer.h"
@@ -64,7 +65,7 @@ Result<SavedWeights> saved_weights(Env& env, const ModelConfig& model, const std
   const auto count =
       static_cast<double>(lora && save.lora == LoraSave::kApart ? lora->num_trained : model.num_parameters());
   double element = is_double ? 8.0 : 4.0;
-  if (save.dtype == "stored") {
+  if (save.dtype == kStoredDtype) {
     element = TRY(stored_number_bytes(env, model, config.model.path));
   } else if (!save.dtype.empty()) {
     element = static_cast<double>(c10::elementSize(TRY(parse_scalar_type(save.dtype))));

@@ -33,7 +33,7 @@ Result<> check_file(Env& env, const PluginFile& file) {
   }
   const FileInfo info = TRY(env.info(file.path));
   if (is_folder ? info.is_directory : info.is_file) return {};
-  return Error{ErrorKind::kData, is_folder ? "this is no folder" : "this is no file", file.path.string(),
+  return Error{ErrorKind::kData, is_folder ? "this is not a folder" : "this is not a file", file.path.string(),
                is_folder ? "name a folder" : "name a file"};
 }
 

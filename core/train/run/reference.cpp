@@ -1,6 +1,8 @@
 // See reference.h.
 #include "train/run/reference.h"
 
+#include <fmt/core.h>
+
 #include "foundation/base/at_place.h"
 #include "model/model.h"
 #include "model/weights/weight_files.h"
@@ -10,7 +12,7 @@ namespace {
 
 // "model.norm.weight [48]".
 std::string text_of(const NamedParameter& parameter) {
-  return parameter.name + " " + shape_text(parameter.tensor.sizes());
+  return fmt::format("{} {}", parameter.name, shape_text(parameter.tensor.sizes()));
 }
 
 // The first parameter of `own` that `other` does not have in this shape; empty if there is none.

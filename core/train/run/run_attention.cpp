@@ -58,7 +58,7 @@ Result<CudnnAttention*> open_on_ranks(Communicator& ranks, const AttentionTools&
   CudnnAttention* own = nullptr;
   const auto open = [&]() -> Result<std::string> {
     Result<CudnnAttention*> opened = tools.open();
-    if (!opened.ok()) return opened.error().what + "\n" + opened.error().next;
+    if (!opened.ok()) return fmt::format("{}\n{}", opened.error().what, opened.error().next);
     own = *opened;
     return std::string();
   };

@@ -1,6 +1,8 @@
 // See rollout_ahead.h.
 #include "train/sampling/rollout_ahead.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <exception>
 #include <utility>
@@ -14,7 +16,7 @@ Error thrown(const std::string& what) {
           "set trainer.mode to sync, and report this"};
 }
 
-std::string key_of(size_t index, const char* name) { return std::to_string(index) + "." + name; }
+std::string key_of(size_t index, const char* name) { return fmt::format("{}.{}", index, name); }
 
 void save_rollout(const AheadRollout& rollout, size_t index, StateWriter& writer) {
   const auto& [step, first_round, num_pieces, is_whole, is_done, experience, metrics] = rollout;
@@ -36,7 +38,7 @@ Result<AheadRollout> load_rollout(size_t index, StateReader& reader, const std::
   rollout.is_done = TRY(reader.get_vector<uint8_t>(key_of(index, "is_done")));
   const std::string key = key_of(index, "experience");
   const std::string experience = TRY(reader.get_bytes(key));
-  rollout.experience = TRY(decode_experience(experience, owner + "/" + key));
+  rollout.experience = TRY(decode_experience(experience, fmt::format("{}/{}", owner, key)));
   TRY(rollout.metrics.load(reader, key_of(index, "metrics")));
   return rollout;
 }

@@ -23,7 +23,7 @@ DEFAULTS = {
     "learning_rate": 0.003, "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-06, "weight_decay": 0.0,
     "max_grad_norm": 20.0, "lr_scheduler_type": "constant", "warmup_steps": 0, "temperature": 1.0,
     "mask_truncated_completions": False, "top_entropy_quantile": 1.0, "max_completion_length": 16}
-# The number of prompts in the data set, and settings beside DEFAULTS.
+# The number of prompts in the data set, and settings in addition to DEFAULTS.
 CASES = {
     # 9 micro-steps in an epoch: updates of 2, 2, 2, 2 and 1.
     "carried_epochs": (9, {"num_train_epochs": 2, "lr_scheduler_type": "linear", "warmup_steps": 2}),

@@ -46,35 +46,8 @@ def exchanges(nan_folder):
     yield "no such path", "POST", "/nothing", {}
     yield "wrong method", "GET", chat, None
     yield from log_probs()
-    yield "forced length", "POST", chat, {**generate, "min_tokens": 6}
-    yield "stop id", "POST", chat, {**greedy, "stop_token_ids": list(range(14))}
-    yield "stop text", "POST", chat, {**greedy, "stop": ["+6", "99"], "include_stop_str_in_output": True}
-    yield "too many stop texts", "POST", chat, {**greedy, "stop": ["91", "92", "93", "94", "95"]}
-    yield "large seed", "POST", chat, {**generate, "seed": 2**61 - 1}
-    yield "several prompts", "POST", chat, {**greedy, "prompt": [[3, 12], [4, 12, 5]]}
-    yield "no ids asked", "POST", chat, without(greedy, "return_token_ids")
-    yield "no log-probs asked", "POST", chat, without(greedy, "logprobs")
-    yield "unknown field", "POST", chat, {**greedy, "no_such_field": 1}
-    yield "fields of mortise", "POST", chat, {**greedy, "typical_p": 0.5, "bad_word_ids": [[3]]}
-    for name, body in {
-            "text for a number": {**generate, "n": "two"}, "fraction for a count": {**generate, "n": 1.5},
-            "no completions": {**generate, "n": 0}, "several greedy ones": {**greedy, "n": 2},
-            "no tokens": {**generate, "max_tokens": 0}, "below zero": {**generate, "max_tokens": -1},
-            "cold": {**generate, "temperature": -1.0}, "hot": {**generate, "temperature": 2.5},
-            "top_p of 2": {**generate, "top_p": 2.0},
-            "top_p of 0": {**generate, "top_p": 0.0}, "top_k of -2": {**generate, "top_k": -2},
-            "min_p of 2": {**generate, "min_p": 2.0}, "repetition penalty of 0": {**generate, "repetition_penalty": 0.0},
-            "presence penalty of 3": {**generate, "presence_penalty": 3.0},
-            "more forced than allowed": {**generate, "min_tokens": 7}, "too many log-probs": {**generate, "logprobs": 50},
-            "seed of 2^63": {**generate, "seed": 2**63}, "text for a seed": {**generate, "seed": "x"},
-            "unknown id": {**generate, "prompt": [3, 99]}, "id below zero": {**generate, "prompt": [3, -1]},
-            "empty prompt": {**generate, "prompt": []}, "no prompt": without(generate, "prompt"),
-            "long prompt": {**generate, "prompt": [3] * 64}, "long completion": {**generate, "max_tokens": 61},
-            "unknown model": {**generate, "model": "x"}, "no model": without(greedy, "model"),
-            "stop id as text": {**generate, "stop_token_ids": "x"},
-    }.items():
-        yield name, "POST", chat, body
-    yield "no JSON", "POST", chat, '{"model": "m", '
+    yield from completions()
+    yield from refusals()
     yield "weight version before", "GET", "/weight_info", None
     yield "is paused", "GET", "/is_paused", None
     yield "resume what runs", "POST", "/resume", {}
@@ -111,6 +84,41 @@ def exchanges(nan_folder):
     yield "abort requests", "POST", "/abort_requests", {}
     yield "greedy after sleep", "POST", chat, greedy
     yield from adapters()
+
+
+def completions():
+    yield "forced length", "POST", chat, {**generate, "min_tokens": 6}
+    yield "stop id", "POST", chat, {**greedy, "stop_token_ids": list(range(14))}
+    yield "stop text", "POST", chat, {**greedy, "stop": ["+6", "99"], "include_stop_str_in_output": True}
+    yield "too many stop texts", "POST", chat, {**greedy, "stop": ["91", "92", "93", "94", "95"]}
+    yield "large seed", "POST", chat, {**generate, "seed": 2**61 - 1}
+    yield "several prompts", "POST", chat, {**greedy, "prompt": [[3, 12], [4, 12, 5]]}
+    yield "no ids asked", "POST", chat, without(greedy, "return_token_ids")
+    yield "no log-probs asked", "POST", chat, without(greedy, "logprobs")
+    yield "unknown field", "POST", chat, {**greedy, "no_such_field": 1}
+    yield "fields of mortise", "POST", chat, {**greedy, "typical_p": 0.5, "bad_word_ids": [[3]]}
+
+
+def refusals():
+    for name, body in {
+            "text for a number": {**generate, "n": "two"}, "fraction for a count": {**generate, "n": 1.5},
+            "no completions": {**generate, "n": 0}, "several greedy ones": {**greedy, "n": 2},
+            "no tokens": {**generate, "max_tokens": 0}, "below zero": {**generate, "max_tokens": -1},
+            "cold": {**generate, "temperature": -1.0}, "hot": {**generate, "temperature": 2.5},
+            "top_p of 2": {**generate, "top_p": 2.0},
+            "top_p of 0": {**generate, "top_p": 0.0}, "top_k of -2": {**generate, "top_k": -2},
+            "min_p of 2": {**generate, "min_p": 2.0}, "repetition penalty of 0": {**generate, "repetition_penalty": 0.0},
+            "presence penalty of 3": {**generate, "presence_penalty": 3.0},
+            "more forced than allowed": {**generate, "min_tokens": 7}, "too many log-probs": {**generate, "logprobs": 50},
+            "seed of 2^63": {**generate, "seed": 2**63}, "text for a seed": {**generate, "seed": "x"},
+            "unknown id": {**generate, "prompt": [3, 99]}, "id below zero": {**generate, "prompt": [3, -1]},
+            "empty prompt": {**generate, "prompt": []}, "no prompt": without(generate, "prompt"),
+            "long prompt": {**generate, "prompt": [3] * 64}, "long completion": {**generate, "max_tokens": 61},
+            "unknown model": {**generate, "model": "x"}, "no model": without(greedy, "model"),
+            "stop id as text": {**generate, "stop_token_ids": "x"},
+    }.items():
+        yield name, "POST", chat, body
+    yield "no JSON", "POST", chat, '{"model": "m", '
 
 
 def log_probs():

@@ -85,7 +85,7 @@ inline constexpr Misdeed kMisdeeds[] = {
      .what = "has a default outside its own range",
      .flags = "-DNOTE_DEFAULT='\"-5\"'",
      .phase = Phase::kFile,
-     .inside = "is no legal value",
+     .inside = "is not a legal value",
      .check = "static.note"},
     {.name = "bad_name",
      .what = "has a name with control characters",
@@ -238,7 +238,7 @@ inline constexpr Misdeed kMisdeeds[] = {
     // --- breaks the rules of a call
     {.name = "throw",
      .what = "throws a C++ exception through the ABI",
-     .inside = "threw something that is no std::exception",
+     .inside = "threw something that is not a std::exception",
      .row = "threw something",
      .check = "hygiene.exceptions rollout.delivers"},
     {.name = "unknown_status",

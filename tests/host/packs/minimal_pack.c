@@ -40,7 +40,7 @@
 #define NOTE_ROLE_PARAM                                                                               \
   ",{\"name\":\"with_role\",\"type\":\"text\",\"default\":\"" ROLE_DEFAULT "\",\"role\":\"" NOTE_ROLE \
   "\",\"doc\":"                                                                                       \
-  "\"stands for something\"}"
+  "\"has a meaning\"}"
 #else
 #define NOTE_ROLE_PARAM ""
 #endif
@@ -138,7 +138,7 @@ static const mortise_param with_role = {.struct_size = sizeof(mortise_param),
                                         .type = MORTISE_PARAM_TEXT,
                                         .name = "with_role",
                                         .default_text = ROLE_DEFAULT,
-                                        .doc = "stands for something",
+                                        .doc = "has a meaning",
                                         .role = ROLE};
 static const mortise_param* const params[] = {&factor, &with_role};
 #else

@@ -8,7 +8,7 @@
 
 namespace mortise::test {
 
-// Stands for a member's value. Not in the nameless namespace: it is declared only.
+// In place of a member's value. Not in the nameless namespace: it is declared only.
 struct Anything {
   template <class T>
   operator T() const;  // NOLINT(google-explicit-constructor)

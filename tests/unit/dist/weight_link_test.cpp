@@ -110,7 +110,7 @@ TEST(WeightLink, ASenderRefusesAnAddressOfAnotherMachine) {
     const auto sender = open_weight_link(place);
     ASSERT_FALSE(sender.ok()) << address;
     EXPECT_EQ(sender.error().kind, ErrorKind::kConfig);
-    EXPECT_NE(sender.error().what.find("'" + address + "' is no address of this machine"), std::string::npos)
+    EXPECT_NE(sender.error().what.find("'" + address + "' is not an address of this machine"), std::string::npos)
         << sender.error().what;
   }
 }

@@ -21,7 +21,7 @@ names = []
 
 
 def value_of(value):
-    """What stands for a Python value in a row."""
+    """A Python value as JSON of a row."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -166,7 +166,7 @@ TEST_F(RudeTest, StatusCodes) {
 
 TEST_F(RudeTest, ExceptionsDoNotCross) {
   EXPECT_THAT(run("throws"), HasSubstr("threw an exception: index 7"));
-  EXPECT_THAT(run("throws_int"), HasSubstr("threw something that is no std::exception"));
+  EXPECT_THAT(run("throws_int"), HasSubstr("threw something that is not a std::exception"));
   EXPECT_THAT(run("create_throws"), AllOf(HasSubstr("create: threw an exception: constructor went wrong")));
   EXPECT_THAT(run("create_fails"), HasSubstr("no key given (UNAVAILABLE)"));
 }

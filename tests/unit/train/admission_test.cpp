@@ -189,7 +189,7 @@ TEST_F(AdmissionTest, ALockedRunUsesWhatIsInTheLockAndNothingElse) {
               AllOf(HasSubstr("test.versions 1.0.0"), HasSubstr("installed from https://packs.example"),
                     HasSubstr("mortise pack install test.versions@=1.0.0")));
   dir_.write("mortise.lock", "{}");
-  EXPECT_THAT(why_not("locked"), HasSubstr("no mortise.lock"));
+  EXPECT_THAT(why_not("locked"), HasSubstr("not a mortise.lock"));
 }
 
 std::vector<std::string> uses_of(const RunConfig& config) {

@@ -323,7 +323,7 @@ TEST(ScoreModel, ARowThatCannotBeScoredCostsItself) {
   EXPECT_THAT((*scores)[2].error->to_string(),
               AllOf(HasSubstr("more than the reward model's max_length = 12"), HasSubstr("truncation = \"left\"")));
   EXPECT_GT((*scores)[2].num_tokens, 12);
-  EXPECT_THAT((*scores)[5].error->to_string(), HasSubstr("are no list"));
+  EXPECT_THAT((*scores)[5].error->to_string(), HasSubstr("are not a list"));
 }
 
 TEST(ScoreModel, StopsBetweenPasses) {

@@ -1,6 +1,8 @@
 // See tool_answer.h.
 #include "experience/rollout/turns/tool_answer.h"
 
+#include <fmt/core.h>
+
 #include <string_view>
 #include <vector>
 
@@ -28,7 +30,7 @@ std::string cut_tool_answer(std::string text, int64_t most, TruncateSide side) {
   if (side == TruncateSide::kLeft) return text.substr(0, starts[limit]) + "...(truncated)";
   if (side == TruncateSide::kRight) return "(truncated)..." + text.substr(starts[length - limit]);
   const size_t half = limit / 2;
-  return text.substr(0, starts[half]) + "...(truncated)..." + text.substr(starts[length - half]);
+  return fmt::format("{}...(truncated)...{}", text.substr(0, starts[half]), text.substr(starts[length - half]));
 }
 
 }  // namespace mortise

@@ -79,14 +79,15 @@ Result<Json> TurnLoop::observed(const std::string& text) {
   if (text.empty()) return Json::array();
   Json messages = TRY(parse_json(text, "an observation of the environment"));
   if (!messages.is_array())
-    return Error{ErrorKind::kData, "the observation is not a list of messages", "the environment", ""};
+    return Error{ErrorKind::kData, "the observation is not a list of messages", "the environment",
+                 "let it answer with [{\"role\": ..., \"content\": ...}]"};
   int64_t number = 0;
   for (Json& message : messages) {
     const Json* const role = json_find(message, "role");
     const Json* const content = json_find(message, "content");
     if (role == nullptr || !role->is_string() || content == nullptr || !content->is_string()) {
       return Error{ErrorKind::kData, "a message of the observation lacks the texts \"role\" and \"content\"",
-                   "the environment", ""};
+                   "the environment", "correct the environment"};
     }
     if (*role != "tool") continue;
     message["content"] = cut_tool_answer(content->get<std::string>(), parts_.config.max_tool_response_length,

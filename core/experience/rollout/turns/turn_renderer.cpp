@@ -10,7 +10,7 @@
 namespace mortise {
 namespace {
 
-// Stands for an assistant turn. No template changes such a word.
+// The text of a made-up assistant turn. No template changes such a word.
 constexpr std::string_view kMark = "mortiseassistantturn";
 constexpr std::string_view kAnswer = "mortiseanswerofatool";
 constexpr const char* kTemplatePlace = "model.path: the chat template";
