@@ -84,7 +84,8 @@ class GivenTokens {
     return std::max<int64_t>(0, static_cast<int64_t>(row.response_ids.size()) - 1);
   }
 
-  // Where groups take their slots as a whole, the next of this one.
+  // Where groups take their slots as a whole, the next of this one. Such a group has all its rows in one call: it was
+  // sampled as a whole, or not at all, and the pass for old_log_prob fills all rows before updates read some.
   Result<int64_t> take(int64_t count) {
     const int64_t whole = store_.group_slots();
     if (whole == 0 || count > num_left_) {

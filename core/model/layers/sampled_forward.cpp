@@ -76,6 +76,7 @@ void SampledForward::forget() {
 }
 
 std::optional<int64_t> SampledForward::take(int64_t count) {
+  if (group_slots_ > 0 && count > group_slots_) return std::nullopt;
   if (!free_groups_.empty()) {
     const int64_t first = free_groups_.back();
     free_groups_.pop_back();
@@ -88,6 +89,7 @@ std::optional<int64_t> SampledForward::take(int64_t count) {
 void SampledForward::keep_rows(std::span<const int64_t> row_ids) {
   const std::set<int64_t> kept(row_ids.begin(), row_ids.end());
   std::erase_if(rows_, [&](const auto& row) { return !kept.contains(row.first); });
+  filled_prompts_.clear();  // their groups may be gone, or get other numbers
   std::set<int64_t> used;
   for (const auto& [id, row] : rows_) used.insert(row.prompt->front() / group_slots_);
   free_groups_.clear();

@@ -212,7 +212,7 @@ class Trainer {
     TRY(add_run_metrics(counters_, tally, run_.ranks, metrics));
     add_timing_metrics(samples, tally, metrics);
     LearnerOptions options = learner_options(run_.config, run_.device.by_operators, run_.ranks);
-    options.sampled = parts_.learning.sampled_forward;
+    if (run_.plan.rows_per_update == run_.plan.rows_per_step) options.sampled = parts_.learning.sampled_forward;
     add_rank_metrics(work.table, options, parts_.learning.optimizer->shares_gradients(), metrics);
     if (const double saving = saver_.take_seconds(); saving > 0) metrics.add("timing_s/save_checkpoint", saving);
     return {};

@@ -62,10 +62,14 @@ std::optional<std::string> why_other_numbers(const RunConfig& config, const Mode
   const bool rounds_copy = config.model.dtype == ModelDtype::kFloat32 && config.rollout.dtype == DecodeDtype::kBfloat16;
   // Later updates would compare log-probs that round other numbers with those of sampling.
   const bool compares = config.model.dtype == ModelDtype::kBfloat16 && plan_batches(config).updates_per_step > 1;
+  // A reference computes all layers itself: at the same weights its log-probs would differ by what rounding changes.
+  const bool has_reference = config.actor.use_kl_loss || config.algorithm.use_kl_in_reward;
   const Reason reasons[] = {
       {facts.by_operators, "the model is on a GPU"},
       {config.model.dtype == ModelDtype::kFloat64, "model.dtype is float64"},
       {compares, "model.dtype is bfloat16 and a step has several updates"},
+      {config.model.dtype == ModelDtype::kBfloat16 && has_reference,
+       "model.dtype is bfloat16 and a reference is compared (actor.use_kl_loss, algorithm.use_kl_in_reward)"},
       {rounds_copy, "rollout.dtype is bfloat16 and model.dtype is not"},
       {config.rollout.kernels == DecodeKernels::kPlain, "rollout.kernels is plain"},
       {config.model.layers == LayerPasses::kPlain, "model.layers is plain"},

@@ -82,6 +82,38 @@ TEST(SampledGroups, RowsThatStayHaveTheirNumbers) {
   }
 }
 
+// Also while there are free groups.
+TEST(SampledGroups, ALongerGroupGetsNoSlots) {
+  SampledForward store(tiny_model().config(), 2 * kGroupSlots, kGroupSlots);
+  store.begin(17, 1);
+  ASSERT_EQ(store.take(kGroupSlots), 0);
+  store.keep_rows({});
+  EXPECT_EQ(store.take(kGroupSlots + 1), std::nullopt);
+  EXPECT_EQ(store.take(kGroupSlots), 0);
+}
+
+// A step takes groups of earlier steps alone, and no update has come between: nobody has forgotten the rows.
+TEST(SampledGroups, OtherPromptsMayBeFilledAfterGroupsGetOtherNumbers) {
+  Model model = tiny_model(), other = tiny_model();
+  const std::vector<GenerateRequest> requests = requests_of(model.config(), false);
+  const Sequences sampled = sample_batch(*make_engine(model), requests, 0);
+  model.keep_sampled_forward(std::make_shared<SampledForward>(model.config(), 2 * kGroupSlots, kGroupSlots));
+  model.sampled_forward()->begin_filled();
+  const std::vector<int64_t> ids{0, 1, 2};
+  for (const size_t group : {size_t{1}, size_t{0}, size_t{3}}) {  // their prompts have 37, 1 and 20 tokens
+    model.sampled_forward()->number_rows(rows_of_groups({-1}));
+    Rows rows;
+    append(rows, requests[group], sampled);
+    ASSERT_TRUE(fill_sampled_forward(model, rows.given(), Isa::kAuto, 2).ok());
+    keep(other);
+    ASSERT_TRUE(fill_sampled_forward(other, rows.given(), Isa::kAuto, 2).ok());
+    const PackedBatch packed = pack(rows, ids);
+    const auto got = pass_of(model, packed, ids), want = pass_of(other, packed, ids);
+    ASSERT_TRUE(got != nullptr && want != nullptr);
+    expect_same_bits(*got, *want, model.config().num_layers, "group " + std::to_string(group));
+  }
+}
+
 // A new step forgets which groups were free.
 TEST(SampledGroups, ANewStepHasAllSlots) {
   Model model = tiny_model();

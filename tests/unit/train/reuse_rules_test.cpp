@@ -37,6 +37,11 @@ TEST(ReuseRules, EveryReasonIsNamed) {
          c.actor.ppo_mini_batch_size = c.data.train_batch_size / 2;
          c.algorithm.rollout_correction.bypass_mode = true;
        }},
+      {"a reference is compared",
+       [](RunConfig& c) {
+         c.model.dtype = ModelDtype::kBfloat16;
+         c.actor.use_kl_loss = true;
+       }},
       {"several updates",
        [](RunConfig& c) {
          c.model.dtype = ModelDtype::kBfloat16;
