@@ -61,8 +61,8 @@ int32_t create(const mortise_host* host, mortise_call* call, void** self) noexce
     EngineOptions options = source.options;
     if (source.model->sampled_forward() != nullptr && call != nullptr && call->identity != nullptr)
       options.keeps_forward = is_rollout(*call->identity);
-    if (call != nullptr && call->identity != nullptr && is_rollout(*call->identity))
-      client->regex = options.rollout_regex;
+    const bool is_guided = !options.rollout_regex.empty() && call != nullptr && call->identity != nullptr;
+    if (is_guided && is_rollout(*call->identity)) client->regex = options.rollout_regex;
     client->engine = TRY(GenerateEngine::create(*source.model, options));
     *self = client.release();
     return {};

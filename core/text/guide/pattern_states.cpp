@@ -3,6 +3,9 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cstddef>
+
 namespace mortise {
 namespace {
 
@@ -19,7 +22,11 @@ class StateBuilder {
   }
 
  private:
-  [[nodiscard]] bool is_full() const { return std::ssize(out_.states) > kMostPatternStates; }
+  // Repeats of the empty text add no states, so passes count too.
+  [[nodiscard]] bool is_full() const {
+    return std::max(std::ssize(out_.states) + std::ssize(out_.edges), num_entered_) > 4 * kMostPatternStates ||
+           std::ssize(out_.states) > kMostPatternStates;
+  }
 
   uint32_t add(PatternState state) {
     out_.states.push_back(state);
@@ -33,6 +40,7 @@ class StateBuilder {
   }
 
   uint32_t enter(size_t node, uint32_t target) {
+    ++num_entered_;
     if (is_full()) return target;
     const PatternNode& own = tree_.nodes[node];
     switch (own.kind) {
@@ -88,6 +96,7 @@ class StateBuilder {
 
   const PatternTree& tree_;
   PatternStates out_;
+  std::ptrdiff_t num_entered_ = 0;
 };
 
 }  // namespace

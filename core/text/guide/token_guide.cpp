@@ -8,7 +8,7 @@
 namespace mortise {
 namespace {
 
-constexpr int64_t kMostBlindWork = 2'000'000'000;  // nodes that a search for dead ways looks at
+constexpr int64_t kMostBlindWork = 50'000'000;  // nodes that a search for dead ways looks at
 
 }  // namespace
 

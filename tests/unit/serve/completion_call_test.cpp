@@ -115,7 +115,7 @@ TEST(CompletionCallTest, WhatCannotBeObeyedIsRefusedByName) {
       {R"({"prompt": [5], "structured_outputs": "a"})", "'structured_outputs' must be an object"},
       {R"({"prompt": [5], "structured_outputs": {}})", "must have \"regex\" or \"choice\""},
       {R"({"prompt": [5], "structured_outputs": {"grammar": "root ::= a"}})", "'grammar' is not supported"},
-      {R"({"prompt": [5], "structured_outputs": {"regexp": "a"}})", "must have"},
+      {R"({"prompt": [5], "structured_outputs": {"regexp": "a"}})", "'regexp' is unknown"},
       {R"({"prompt": [5], "stop": 5})", "'stop' must be a text or a list of texts"},
       {R"({"prompt": "\u00e4", "logprobs": 5000})", "'logprobs'"},
       {R"([])", "must be a JSON object"},

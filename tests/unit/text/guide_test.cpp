@@ -123,6 +123,7 @@ TEST(GuidePattern, EndsWithAnErrorIfItIsTooLarge) {
   EXPECT_THAT(refusal_of("((.{1000}){1000}){1000}"), testing::HasSubstr("needs more than 400000 states"));
   EXPECT_THAT(refusal_of(".*a.{30}"), testing::HasSubstr("the pattern needs too many states"));
   EXPECT_THAT(refusal_of("(a{0,300}){300}"), testing::HasSubstr("the pattern needs too many states"));
+  EXPECT_THAT(refusal_of("((){100000}){100000}"), testing::HasSubstr("needs more than 400000 states"));
   EXPECT_EQ(refusal_of(".{0,4000}"), "none");
   EXPECT_EQ(refusal_of("((a*)*)*"), "none");
 }
