@@ -10,6 +10,7 @@
 
 #include "foundation/base/text.h"
 #include "text/guide/pattern_tree.h"
+#include "text/guide/pattern_check.h"
 #include "text/guide/token_guide.h"
 #include "text_test_support.h"
 
@@ -286,6 +287,29 @@ TEST(GuideText, RefusesATokenizerWhoseTokensHaveNoTextOfTheirOwn) {
   const auto made = VocabularyTrie::create(tokenizer, tokenizer.vocab_size());
   ASSERT_FALSE(made.ok());
   EXPECT_THAT(made.error().what, testing::HasSubstr("the text of a token depends on other tokens"));
+}
+
+// Completions of others: an end id asks for the whole text, a limit or a stop text only for the beginning of one.
+TEST(GuideCheck, TellsWhichCompletionsFollowThePattern) {
+  const Tokenizer tokenizer = char_tokenizer();
+  const auto check = PatternCheck::create("(yes|no)\\.");
+  ASSERT_TRUE(check.ok());
+  const std::vector<int64_t> end_ids = {1};
+  const auto follows = [&](const std::string& text, bool has_end, PatternCheck::Extent extent) {
+    std::vector<int64_t> ids = *tokenizer.encode(text);
+    if (has_end) ids.push_back(1);
+    return *check->follows(ids, end_ids, extent, tokenizer);
+  };
+  using enum PatternCheck::Extent;
+  EXPECT_TRUE(follows("yes.", true, kWhole));
+  EXPECT_TRUE(follows("no.", false, kWhole));
+  EXPECT_FALSE(follows("yes", true, kWhole));
+  EXPECT_FALSE(follows("yes", false, kWhole));
+  EXPECT_TRUE(follows("yes", false, kBeginning));
+  EXPECT_FALSE(follows("yes", true, kBeginning));
+  EXPECT_FALSE(follows("maybe", false, kBeginning));
+  EXPECT_FALSE(follows(" no.", true, kWhole));
+  EXPECT_FALSE(follows("", true, kWhole));
 }
 
 }  // namespace
