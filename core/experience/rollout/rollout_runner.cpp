@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "experience/rollout/row_segments.h"
+#include "foundation/base/at_place.h"
 #include "foundation/base/log.h"
 #include "foundation/base/signal.h"
 
@@ -41,6 +42,26 @@ Result<> check_sequence_ids(const RolloutSequence& sequence, int64_t vocab_size,
   return {};
 }
 
+// A server that ignores the pattern answers with any text, and the run would learn from it.
+Result<> check_pattern(const PatternCheck* pattern, const RolloutSequence& sequence, const Sampling& sampling,
+                       const Tokenizer& tokenizer, const std::string& backend) {
+  const auto reason = static_cast<FinishReason>(sequence.finish_reason);
+  if (pattern == nullptr || reason == FinishReason::kAbort) return {};
+  const bool may_be_cut = reason == FinishReason::kLength || !sampling.stop_strings.empty();
+  const auto extent = may_be_cut ? PatternCheck::Extent::kBeginning : PatternCheck::Extent::kWhole;
+  if (TRY(at_place(backend, pattern->follows(sequence.ids, sampling.stop_ids, extent, tokenizer)))) return {};
+  constexpr size_t kShownTokens = 60;
+  const auto shown = sequence.ids.first(std::min(sequence.ids.size(), kShownTokens));
+  return Error{ErrorKind::kPlugin,
+               fmt::format("gave a completion that does not match rollout.structured_outputs_regex, so it, or the "
+                           "server that it asks, ignores the pattern. It is sample {} of the step's prompt {}, and "
+                           "begins: {}",
+                           sequence.sample_index, sequence.request_id, tokenizer.decode(shown)),
+               backend,
+               "use a server whose version guides by regular expressions (docs/guided.md), or remove "
+               "rollout.structured_outputs_regex"};
+}
+
 }  // namespace
 
 Result<RolloutRunner> RolloutRunner::create(PluginRegistry& registry, const std::string& backend, const Json& params,
@@ -73,6 +94,15 @@ Result<size_t> RolloutRunner::exchange(std::vector<RolloutRequest>& requests, ui
   return accepted;
 }
 
+Result<const PatternCheck*> RolloutRunner::pattern_check(const std::string& regex) {
+  if (regex.empty()) return static_cast<const PatternCheck*>(nullptr);
+  if (!pattern_check_ || checked_regex_ != regex) {
+    pattern_check_ = TRY(PatternCheck::create(regex));
+    checked_regex_ = regex;
+  }
+  return static_cast<const PatternCheck*>(&*pattern_check_);
+}
+
 Error RolloutRunner::accepts_nothing() const {
   return {ErrorKind::kPlugin, "the backend accepts no more requests although none is outstanding",
           backend_.instance().label(), "report this to the backend's author"};
@@ -89,8 +119,13 @@ namespace {
 class Collection {
  public:
   Collection(const PromptBatch& prompts, const RolloutPlan& plan, const Tokenizer& tokenizer, std::string backend,
-             const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt)
-      : prompts_(prompts), plan_(plan), tokenizer_(tokenizer), backend_(std::move(backend)), on_prompt_(on_prompt) {
+             const PatternCheck* pattern, const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt)
+      : prompts_(prompts),
+        plan_(plan),
+        tokenizer_(tokenizer),
+        backend_(std::move(backend)),
+        pattern_(pattern),
+        on_prompt_(on_prompt) {
     batch.num_samples_per_prompt = plan.num_samples;
     batch.is_filtered = plan.is_filtered;
     batch.rows.resize(prompts.prompts.size() * static_cast<size_t>(plan.num_samples));
@@ -128,6 +163,7 @@ class Collection {
 
   void take(RolloutSequence sequence) {
     if (told.ok()) told = check_sequence_ids(sequence, plan_.vocab_size, backend_);
+    if (told.ok()) told = check_pattern(pattern_, sequence, plan_.sampling, tokenizer_, backend_);
     if (!told.ok()) return;
     if (plan_.is_filtered) sequence.log_prob = sequence.filtered_log_prob;
     if (turns_) return turns_->take(sequence);
@@ -176,6 +212,7 @@ class Collection {
   const RolloutPlan& plan_;
   const Tokenizer& tokenizer_;
   std::string backend_;
+  const PatternCheck* pattern_;  // null: none
   const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt_;
   std::optional<TurnLoop> turns_;
   std::vector<uint8_t> arrived_;
@@ -191,7 +228,8 @@ Result<SampleBatch> RolloutRunner::collect(const PromptBatch& prompts, const Rol
                                            const std::function<Result<>(const SampleBatch&, int64_t)>& on_prompt,
                                            const std::function<Result<>(const SampleBatch&)>& on_turn) {
   TRY(wake());
-  Collection all(prompts, plan, tokenizer, backend_.instance().label(), on_prompt);
+  const PatternCheck* const pattern = TRY(pattern_check(plan.sampling.regex));
+  Collection all(prompts, plan, tokenizer, backend_.instance().label(), pattern, on_prompt);
   if (turns_) all.use_turns(*turns_);
   std::vector<RolloutRequest> requests;  // that the backend has not accepted
   TRY(all.begin_prompts(requests));

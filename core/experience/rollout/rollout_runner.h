@@ -17,6 +17,7 @@
 #include "foundation/batch/sample_batch.h"
 #include "foundation/metrics/registry.h"
 #include "plugin/host/kinds/rollout_backend.h"
+#include "text/guide/pattern_check.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace mortise {
@@ -42,6 +43,7 @@ class RolloutRunner {
   static Result<RolloutRunner> create(PluginRegistry& registry, const std::string& backend, const Json& params,
                                       const RunKey& key);
 
+  // An error if a completion does not follow the plan's pattern: the backend, or a server behind it, did not know it.
   // `progress(done, total)` is called as rows arrive; may be empty.
   // `on_prompt(batch, prompt)` is called once all rows of a prompt are in the batch, `on_turn(batch)` several times a
   // second meanwhile; an error of either ends the collection.
@@ -73,10 +75,14 @@ class RolloutRunner {
   // `outstanding` is what the last poll said. How many were accepted.
   Result<size_t> exchange(std::vector<RolloutRequest>& requests, uint64_t& outstanding, int64_t timeout_ms,
                           const RolloutSink& sink, MetricSet* metrics);
+  // That of the plan's pattern; null without one.
+  Result<const PatternCheck*> pattern_check(const std::string& regex);
   [[nodiscard]] Error accepts_nothing() const;
   [[nodiscard]] Error lost_rows(int64_t num_arrived, int64_t num_begun) const;
   RolloutBackend backend_;
-  std::shared_ptr<TurnParts> turns_;  // null: a row is one turn
+  std::shared_ptr<TurnParts> turns_;           // null: a row is one turn
+  std::optional<PatternCheck> pattern_check_;  // of checked_regex_
+  std::string checked_regex_;
   bool is_asleep_ = false;
 };
 

@@ -214,6 +214,14 @@ Result<> check_shared_rollouts(const PluginRegistry& registry, const LoadedConfi
 // A backend that does not know of the pattern would sample any text.
 Result<> check_guided_backend(const PluginRegistry& registry, const LoadedConfig& loaded) {
   const RolloutConfig& rollout = loaded.config.rollout;
+  if (rollout.params.contains(kGuideParam)) {
+    const std::vector<PluginUse> uses = plugin_uses(loaded.config);
+    const auto own = std::ranges::find(uses, "rollout_backend", &PluginUse::kind);
+    const std::string table = own == uses.end() ? "rollout" : own->key;
+    return Error{ErrorKind::kConfig, "a pattern set for the servers alone is not checked, and validation ignores it",
+                 loaded.where(fmt::format("{}.{}", table, kGuideParam)),
+                 "set rollout.structured_outputs_regex instead (docs/guided.md)"};
+  }
   if (!rollout.structured_outputs_regex) return {};
   const auto backend = registry.find("rollout_backend", rollout.name);
   if (!backend.ok() || (backend->plugin->flags & MORTISE_FLAG_NEEDS_ENGINE) != 0) return {};

@@ -385,7 +385,6 @@ std::string OpenaiProtocol::refusal(const ServerRequest& request, const ServerFa
   if (request.typical_p != 1) return "do rollout.typical_p";
   if (!request.bad_words.empty()) return "do rollout.bad_words";
   if (request.forced_tokens() > 0) return "do rollout.ignore_eos and rollout.min_new_tokens";
-  if (!request.regex.empty()) return "do rollout.structured_outputs_regex";
   if (request.top_k > 0) return "do rollout.top_k";
   if (request.min_p > 0) return "do rollout.min_p";
   if (request.repetition_penalty != 1) return "do rollout.repetition_penalty";

@@ -63,6 +63,11 @@ void ServerBackend::setup(Call call) {
   pool_->await_ready(call, options_.start_limit);
 }
 
+const std::string& ServerBackend::regex() const {
+  static const std::string kNone;
+  return kNone;
+}
+
 void ServerBackend::set_version(std::int64_t version, Call) {
   if (pool_->takes_weights()) pool_->set_own_version(version);  // else they remain the initial ones, version 0
 }
@@ -114,7 +119,7 @@ std::uint64_t ServerBackend::submit(Span<const mortise_rollout_request* const> r
   for (const mortise_rollout_request* request : requests) {
     if (!pool_->has_room()) break;
     ServerRequest own = ServerRequest::copy(*request);
-    own.regex = regex_;
+    own.regex = regex();
     pool_->submit(std::move(own));
     ++taken;
   }

@@ -32,6 +32,8 @@ class ServerBackend : public WeightedRolloutBackend {
   [[nodiscard]] virtual WeightTransfer transfer() const { return WeightTransfer::kFile; }
   // As the servers see this machine; empty: find out.
   [[nodiscard]] virtual std::string own_address() const { return ""; }
+  // The pattern that completions match; empty: any text.
+  [[nodiscard]] virtual const std::string& regex() const;
 
  private:
   bool deliver(const mortise_rollout_sink& sink);
@@ -44,8 +46,6 @@ class ServerBackend : public WeightedRolloutBackend {
   std::string weights_dtype_ =
       param("weights_dtype", "float32", "number format of the weights that are sent; bfloat16 halves them")
           .choices({"float32", "bfloat16"});
-  std::string regex_ = param("structured_outputs_regex", "",
-                             "pattern that completions match; set rollout.structured_outputs_regex instead");
   PoolOptions options_ = read_options();
   std::unique_ptr<ServerPool> pool_;
   std::unique_ptr<WeightFolder> weights_;
@@ -56,19 +56,22 @@ class ServerBackend : public WeightedRolloutBackend {
   static PoolOptions read_options();
 };
 
-// Servers that also take weights over the network.
+// Servers that also take weights over the network and patterns.
 class TransferBackend : public ServerBackend {
  protected:
   // The parameter weight_transfer, whose choices are those of the servers.
   [[nodiscard]] virtual const std::string& transfer_name() const = 0;
   [[nodiscard]] WeightTransfer transfer() const override;
   [[nodiscard]] std::string own_address() const override { return transfer_address_; }
+  [[nodiscard]] const std::string& regex() const override { return regex_; }
 
  private:
   std::string transfer_address_ =
       param("transfer_address", "",
             "address of this machine at which the servers take weights over the network; empty: that from which it "
             "reaches them");
+  std::string regex_ = param("structured_outputs_regex", "",
+                             "pattern that completions match; set rollout.structured_outputs_regex instead");
 };
 
 }  // namespace mortise

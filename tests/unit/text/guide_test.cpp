@@ -9,6 +9,7 @@
 #include <random>
 
 #include "foundation/base/text.h"
+#include "text/guide/pattern_check.h"
 #include "text/guide/pattern_tree.h"
 #include "text/guide/token_guide.h"
 #include "text_test_support.h"
@@ -286,6 +287,27 @@ TEST(GuideText, RefusesATokenizerWhoseTokensHaveNoTextOfTheirOwn) {
   const auto made = VocabularyTrie::create(tokenizer, tokenizer.vocab_size());
   ASSERT_FALSE(made.ok());
   EXPECT_THAT(made.error().what, testing::HasSubstr("the text of a token depends on other tokens"));
+}
+
+// Completions of others: an end id asks for the whole text, a limit or a stop text only for the beginning of one.
+TEST_F(FewTokens, TellWhichCompletionsFollowThePattern) {
+  const auto check = PatternCheck::create("(ab|c)0");
+  ASSERT_TRUE(check.ok());
+  const auto follows = [&](const std::string& text, bool has_end, PatternCheck::Extent extent) {
+    std::vector<int64_t> ids = *tokenizer->encode(text);
+    if (has_end) ids.push_back(1);
+    return *check->follows(ids, ends, extent, *tokenizer);
+  };
+  using enum PatternCheck::Extent;
+  EXPECT_TRUE(follows("ab0", true, kWhole));
+  EXPECT_TRUE(follows("c0", false, kWhole));
+  EXPECT_FALSE(follows("ab", true, kWhole));
+  EXPECT_FALSE(follows("ab", false, kWhole));
+  EXPECT_TRUE(follows("ab", false, kBeginning));
+  EXPECT_FALSE(follows("ab", true, kBeginning));
+  EXPECT_FALSE(follows("b", false, kBeginning));
+  EXPECT_FALSE(follows("0c0", true, kWhole));
+  EXPECT_FALSE(follows("", true, kWhole));
 }
 
 }  // namespace
