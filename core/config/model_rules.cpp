@@ -70,6 +70,12 @@ class ModelRules : ConfigRules {
                         choice_name(optim.lr_scheduler_type)),
             "set data.val_files, and trainer.test_freq (sft: sft.test_freq)");
     }
+    if (follows_metric(optim.lr_scheduler_type) && config_.trainer.test_freq <= 0 && config_.sft.test_freq <= 0) {
+      warn(table + ".lr_scheduler_type",
+           fmt::format("{} moves the rate after validations, and only the last step is validated",
+                       choice_name(optim.lr_scheduler_type)),
+           "set trainer.test_freq (sft: sft.test_freq)");
+    }
     if (optim.lr_decay_steps >= 0 && optim.lr_decay_steps <= std::max<int64_t>(0, optim.lr_warmup_steps)) {
       error(table + ".lr_decay_steps",
             fmt::format("{}.lr_decay_steps is {}, which leaves nothing after the warm-up", table, optim.lr_decay_steps),

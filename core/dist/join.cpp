@@ -130,6 +130,7 @@ Result<> wait_for_all(RankStore& store, const RankPlace& place, const RanksConfi
       if (Clock::now() > tell_at) {
         tell_at = Clock::time_point::max();
         const AbsentRanks absent = TRY(absent_ranks(store, place.size));
+        if (absent.count == 0) continue;  // they have come just now
         log_info(fmt::format("waiting for {} of {} ranks to come to {}, at most {} s (ranks.join_timeout): {}",
                              absent.count, place.size, where, limit, absent.names));
       }

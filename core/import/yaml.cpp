@@ -33,6 +33,7 @@ std::optional<std::string> number_text(std::string_view text) {
 
 // The digits of `text` in the base, or nothing if it has others or too many.
 std::optional<int64_t> digits_in(std::string_view text, int base) {
+  if (text.starts_with('-')) return std::nullopt;  // the sign of a number stands in front of its prefix
   int64_t value = 0;
   const char* end = text.data() + text.size();
   const auto [stop, code] = std::from_chars(text.data(), end, value, base);
@@ -45,7 +46,7 @@ std::optional<int64_t> sexagesimal(const std::string& text) {
   for (const std::string_view part : split(text, ':')) {
     const auto digits = digits_in(part, 10);
     const bool is_first = part.data() == text.data();
-    if (!digits || *digits < 0 || (!is_first && (part.size() > 2 || *digits > 59))) return std::nullopt;
+    if (!digits || (!is_first && (part.size() > 2 || *digits > 59))) return std::nullopt;
     if (__builtin_mul_overflow(value, 60, &value) || __builtin_add_overflow(value, *digits, &value))
       return std::nullopt;
   }

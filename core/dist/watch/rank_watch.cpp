@@ -28,6 +28,7 @@ double seconds_of(Clock::duration duration) { return std::chrono::duration<doubl
 // What a rank waits for at its end: the store must have heard it, and the others must have heard the store.
 constexpr milliseconds kFlushLimit{2000};
 constexpr milliseconds kOthersLimit{10000};
+constexpr milliseconds kVerdictLimit{4000};  // with the grace less than the launcher's patience (local_group.h)
 // A collective that failed for no reason that shows in this time.
 constexpr milliseconds kExplainLimit{20000};
 // The judge looks this often, and no gap counts for more than kMaxGap: this process may have been stopped.
@@ -378,7 +379,7 @@ void RankWatch::Shared::judge_loop() {
     const bool has_started = mine.calls > 1;  // the first one is that of the group itself
     const double over_s =
         since_verdict_s - seconds_of(has_started ? options.end_grace : std::min(options.end_grace, kStartGrace));
-    const bool is_read = !serves_store() || others_have_ended() || over_s > seconds_of(kOthersLimit);
+    const bool is_read = !serves_store() || others_have_ended() || over_s > seconds_of(kVerdictLimit);
     if (over_s < 0 || !is_read) continue;
     const Error error = error_of(*verdict, mine.stage);
     lock.unlock();

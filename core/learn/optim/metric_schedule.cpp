@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -100,10 +101,20 @@ void MetricSchedule::count(double value) {
     cut();
 }
 
+Result<> MetricSchedule::check(const MetricSet& metrics) const {
+  if (follows_metric(type_)) TRY(metrics.named(metric_, table_ + ".lr_metric.name"));
+  return {};
+}
+
 Result<> MetricSchedule::judge(int64_t step, const MetricSet& metrics) {
   if (!follows_metric(type_)) return {};
   const double value = TRY(metrics.named(metric_, table_ + ".lr_metric.name"));
   if (step == 0) return {};
+  if (std::isnan(value)) {
+    log_warn(
+        fmt::format("{} is NaN after step {}: the schedule of the learning rate does not count it", metric_, step));
+    return {};
+  }
   const double before = lr_;
   count(smoothed(value));
   if (lr_ != before)

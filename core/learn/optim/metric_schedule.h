@@ -20,8 +20,11 @@ class MetricSchedule : public Stateful {
   MetricSchedule(const OptimConfig& optim, std::string table);
 
   // Once after the validation of each `step`, with its metrics. That of the policy before the first step (0) only checks
-  // the metric's name. An Error of kind kConfig: the validation has no such metric.
+  // the metric's name, and a NaN does not count. An Error of kind kConfig: the validation has no such metric.
   Result<> judge(int64_t step, const MetricSet& metrics);
+
+  // The error that judge() would give for these metrics. Nothing counts.
+  [[nodiscard]] Result<> check(const MetricSet& metrics) const;
 
   // The learning rate of a unit: learning_rate(), from where the validations so far have moved `lr`.
   [[nodiscard]] double rate(const ScheduleOptions& schedule, int64_t unit) const;

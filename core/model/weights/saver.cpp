@@ -1,7 +1,7 @@
 // See saver.h.
 #include "model/weights/saver.h"
 
-#include <ATen/ops/any.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/isinf.h>
 #include <fmt/core.h>
 
@@ -27,9 +27,10 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
 // The numbers in the dtype of a file. float16 ends at 65504: larger numbers become infinite, and the log says so.
 at::Tensor in_dtype(const at::Tensor& numbers, at::ScalarType stored, const std::string& name) {
   const at::Tensor out = numbers.to(at::TensorOptions().device(at::kCPU).dtype(stored));
-  if (stored == at::kHalf && numbers.scalar_type() != at::kHalf && at::isinf(out).any().item<bool>()) {
+  const bool rounds = stored == at::kHalf && numbers.scalar_type() != at::kHalf;
+  if (rounds && at::isinf(out).logical_and(at::isfinite(numbers).to(at::kCPU)).any().item<bool>()) {
     log_warn_once(fmt::format(
-        "numbers of {} are above 65504, the largest of float16, and are saved as infinity; save in bfloat16 or float32",
+        "numbers of {} are beyond 65504, the largest of float16, and are saved as infinity; save in bfloat16 or float32",
         quote(name)));
   }
   return out;

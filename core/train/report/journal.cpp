@@ -16,6 +16,9 @@ Result<> RunJournal::validate(int64_t step, MetricSet& metrics) {
   log_->log_validation(step, report.metrics);
   for (const ValidatedSet& set : report.sets)
     TRY(log_->write_validation(step, set.name, set.prompts, set.samples, set.scored));
+  // If a metric is not there, nothing has counted: a resume begins with this validation.
+  for (const MetricSchedule* rate : {&progress_->policy_rate, &progress_->critic_rate})
+    TRY(rate->check(report.metrics));
   TRY(progress_->best.judge(step, report.metrics));
   TRY(progress_->policy_rate.judge(step, report.metrics));
   TRY(progress_->critic_rate.judge(step, report.metrics));

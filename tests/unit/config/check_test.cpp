@@ -389,6 +389,8 @@ INSTANTIATE_TEST_SUITE_P(
         WarnCase{{"trainer.resume_from_path=x"}, "trainer.resume_mode is auto"},
         WarnCase{{"trainer.zero_variance_limit=0.9", "algorithm.filter_groups.enable=true"},
                  "'trainer.zero_variance_limit' has no effect"},
+        WarnCase{{"actor.optim.lr_scheduler_type=greedy", "actor.optim.lr_metric.name=eval_reward"},
+                 "moves the rate after validations, and only the last step is validated"},
         WarnCase{{"rollout.val_kwargs.n=4"}, "greedy ones are all the same"},
         WarnCase{{"model.activation_memory_mib=64"}, "model.enable_gradient_checkpointing is false"},
         WarnCase{{"model.attention_backend=cudnn"},

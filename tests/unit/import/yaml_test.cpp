@@ -38,7 +38,8 @@ TEST(ImportYaml, ScalarsAreReadAsOmegaConfDoes) {
   EXPECT_EQ(scalar("190:20:30"), 685230);
   EXPECT_EQ(scalar("0"), 0);
   EXPECT_EQ(scalar("0.5"), 0.5);
-  for (const char* text : {"09", "0x", "0xg", "1:60", "1:300", "08:10", "0o17", "a:1", "999999999999999999:30"})
+  for (const char* text :
+       {"09", "0x", "0xg", "0x-5", "0b-1", "1:-0", "1:60", "1:300", "08:10", "0o17", "a:1", "999999999999999999:30"})
     EXPECT_TRUE(scalar(text).is_string()) << text;
 }
 

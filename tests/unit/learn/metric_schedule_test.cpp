@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <vector>
 
 #include "support/temp_dir.h"
@@ -52,6 +53,29 @@ void expect_rates(const OptimConfig& config, const std::vector<double>& wanted) 
     EXPECT_OK(schedule.judge(static_cast<int64_t>(i + 1), reward(kValues[i])));
     EXPECT_NEAR(rate_of(schedule), wanted[i], 1e-18) << "after validation " << i + 1;
   }
+}
+
+// A machine's failure is no lack of progress. Nor does it stay in the window of the mean.
+TEST(MetricSchedule, DoesNotCountNan) {
+  for (const LrSchedule type : {LrSchedule::kReduceOnPlateau, LrSchedule::kGreedy}) {
+    OptimConfig config = following(type, MetricMode::kMax);
+    config.lr_metric.smooth_window = 3;
+    MetricSchedule with(config, "actor.optim"), without(config, "actor.optim");
+    int64_t step = 0;
+    for (const double value : kValues) {
+      ++step;
+      EXPECT_OK(with.judge(step, reward(std::nan(""))));
+      EXPECT_OK(with.judge(step, reward(value)));
+      EXPECT_OK(without.judge(step, reward(value)));
+      EXPECT_EQ(rate_of(with), rate_of(without)) << "after validation " << step;
+    }
+  }
+}
+
+TEST(MetricSchedule, LooksForItsMetricWithoutCounting) {
+  const MetricSchedule schedule(following(LrSchedule::kGreedy, MetricMode::kMax), "actor.optim");
+  EXPECT_OK(schedule.check(reward(0.5)));
+  EXPECT_FALSE(schedule.check(MetricSet()).ok());
 }
 
 // From torch 2.11.0: ReduceLROnPlateau with lr = 3e-4 on kValues, with the settings of each case.
