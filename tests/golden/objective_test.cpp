@@ -90,7 +90,7 @@ TEST_F(ObjectiveCommand, IsTrlsLossAsImported) {
   std::vector<fs::path> files = cases("trl");
   EXPECT_GE(files.size(), 15U);
   const std::vector<fs::path> with_kl = cases("trl_kl");
-  EXPECT_EQ(with_kl.size(), 18U);
+  EXPECT_EQ(with_kl.size(), 22U);
   files.insert(files.end(), with_kl.begin(), with_kl.end());
   const std::vector<fs::path> with_bonus = cases("trl_entropy");
   EXPECT_EQ(with_bonus.size(), 22U);
