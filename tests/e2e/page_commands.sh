@@ -110,7 +110,7 @@ mortise serve
 mortise serve --model DIR [--host ADDRESS] [--port N] [--api-key KEY] [--served-model-name NAME] [KEY=VALUE ...]
 mortise serve --model model --port 0 > server.txt &
 mortise train run.toml rollout.name=vllm rollout.vllm.url=$url trainer.default_local_dir=with_server
-mortise train run.toml trainer.default_local_dir=alone
+mortise train run.toml rollout.reuse_forward_mib=0 trainer.default_local_dir=alone
 LINES
 count=0
 while read -r page; do
