@@ -11,8 +11,9 @@ __device__ inline bool changes_logits(const MortiseCudaEdits& edits) {
   return edits.seen != nullptr || edits.num_words > 0 || edits.num_ends > 0 || edits.allowed != nullptr;
 }
 
+// The row follows a pattern.
 __device__ inline bool allows(const MortiseCudaEdits& edits, int32_t id) {
-  return edits.allowed == nullptr || (edits.allowed[id / 32] >> (id % 32) & 1U) != 0;
+  return (edits.allowed[id / 32] >> (id % 32) & 1U) != 0;
 }
 
 // As `penalised` in core/foundation/batch/token_history.h. `seen` is not 0.
@@ -58,13 +59,16 @@ __global__ void __launch_bounds__(kThreads)
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < vocab; i += kThreads) {
     sum += static_cast<double>(expf((own[i] - best) * inverse_temperature));
     const int32_t seen = edits.seen != nullptr ? edits.seen[i] : 0;
-    const float logit = seen == 0 ? own[i] : with_penalties(own[i], seen, edits);
-    out[i] = allows(edits, i) ? logit : -INFINITY;
+    out[i] = seen == 0 ? own[i] : with_penalties(own[i], seen, edits);
   }
   // A thread bars the tokens that it has written itself.
   const auto bar = [&](int32_t id) {
     if (id % kThreads == static_cast<int32_t>(threadIdx.x)) out[id] = -INFINITY;
   };
+  if (edits.allowed != nullptr) {
+    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < vocab; i += kThreads)
+      if (!allows(edits, i)) out[i] = -INFINITY;
+  }
   for (int32_t e = 0; e < edits.num_ends; ++e) bar(edits.ends[e]);
   const int32_t* word = edits.words;
   for (int32_t w = 0; w < edits.num_words; ++w, word += 1 + word[0])
