@@ -35,7 +35,7 @@ OWN_PROCESS, process_now, end_now = os.getpid(), os.getpid, os._exit
 
 
 def end_if_forked():
-    """Ends a child that the user's code forked and that came back: the process that was asked goes on alone."""
+    """Ends a child that the user's code forked and that came back: the process that was asked continues alone."""
     if process_now() != OWN_PROCESS:
         try:
             os.write(2, b"the %s forked and the child returned; the child was ended here. End it with os._exit(0)\n" % WHO.encode())

@@ -292,7 +292,7 @@ TEST(Messages, ExplainsTheParametersOfPlugins) {
   const auto explained = [&](const std::string& key) { return run(program() + " config explain " + key, dir.path()); };
   EXPECT_EQ(explained("actor.policy_loss.tau_pos").output,
             "actor.policy_loss.tau_pos\n"
-            "  Parameter of the policy_loss sapo: temperature of the gate where A > 0\n"
+            "  Parameter of the policy_loss sapo, sapo_sequence: temperature of the gate where A > 0\n"
             "  type:    number\n  default: 1.0\n  allowed: above 0\n");
   const struct {
     const char* key;
@@ -308,7 +308,7 @@ TEST(Messages, ExplainsTheParametersOfPlugins) {
       {"reward.math_equal.on_unreadable_gold",
        {"reward.*.on_unreadable_gold\n  Parameter of the reward math_equal: ", "default: "}},
       {"reward.0.regex.pattern", {"the reward regex: "}},
-      {"tau_neg", {"actor.policy_loss.tau_neg\n  Parameter of the policy_loss sapo: "}},
+      {"tau_neg", {"actor.policy_loss.tau_neg\n  Parameter of the policy_loss sapo, sapo_sequence: "}},
       {"actor.policy_loss.gspo.gradient", {"the policy_loss gspo: "}},
       {"algorithm.adv_params.mortise.advantage_estimator/grpo.epsilon", {"the advantage_estimator grpo: "}},
       {"reward.math_equal.pattern", {"the reward 'math_equal' has no parameter 'pattern'; `mortise plugin describe"}},

@@ -90,7 +90,8 @@ std::vector<std::string> train_words(const std::string& settings) {
 // without servers.
 void expect_same_when_server_dies(const std::string& more) {
   const TaskFolder task;
-  const Outcome alone = task.mortise(std::string("train run.toml trainer.default_local_dir=alone") + kShortRun);
+  const Outcome alone = task.mortise(
+      std::string("train run.toml rollout.reuse_forward_mib=0 trainer.default_local_dir=alone") + kShortRun);
   ASSERT_EQ(alone.code, 0) << alone.output;
   ServerProcess server(task);
   const std::vector<std::string> words = train_words(with_server(server.url()) + more);
@@ -123,7 +124,8 @@ TEST(Serve, WeightsOverTheNetworkSurviveTheirServersDeath) {
 TEST(Serve, WeightsOverTheNetworkSurviveTheirTrainersDeath) {
   const TaskFolder task;
   const std::string saves = " trainer.save_freq=1 trainer.total_training_steps=6";
-  const Outcome alone = task.mortise(std::string("train run.toml trainer.default_local_dir=alone") + kShortRun + saves);
+  const Outcome alone = task.mortise(
+      std::string("train run.toml rollout.reuse_forward_mib=0 trainer.default_local_dir=alone") + kShortRun + saves);
   ASSERT_EQ(alone.code, 0) << alone.output;
   ServerProcess first(task), second(task);
   const std::string settings = with_server(first.url() + "," + second.url()) + kOverNetwork + saves;

@@ -207,7 +207,7 @@ void describe_ends(Keys& keys) {
   keys.compared(
           "structured_outputs_regex", &RolloutConfig::structured_outputs_regex,
           "Regular expression that the whole text of each completion matches, also in validation. Tokens that no "
-          "matching text goes on with are not sampled, and a completion may end only where its text matches. One that "
+          "matching text continues with are not sampled, and a completion may end only where its text matches. One that "
           "reaches response_length may lack the end. As in vLLM (xgrammar), . is any character, also a line break, and "
           "\\d, \\w and \\s are ASCII. Looking ahead or behind and references to groups are not supported. It wins over "
           "min_new_tokens and bad_words. Log-probabilities that are trained on are the model's own, without the "

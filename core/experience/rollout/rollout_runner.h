@@ -81,7 +81,7 @@ class RolloutRunner {
   [[nodiscard]] Error lost_rows(int64_t num_arrived, int64_t num_begun) const;
   RolloutBackend backend_;
   std::shared_ptr<TurnParts> turns_;           // null: a row is one turn
-  std::optional<PatternCheck> pattern_check_;  // of checked_regex_
+  std::optional<PatternCheck> pattern_check_;  // for checked_regex_
   std::string checked_regex_;
   bool is_asleep_ = false;
 };

@@ -50,7 +50,7 @@ Result<> RewardPool::settle(Slot& slot, const std::string& text, bool may_blame)
   if (found == nullptr) return {};
   Work work = std::move(*found);
   std::erase_if(at_work_, [&](const Work& other) { return other.slot == &slot; });
-  if (slot.stray) {  // the rows that it calls done may be the fork's, and the row at hand need not be the one at fault
+  if (slot.stray) {  // the rows that it calls done may be the fork's, and the current row need not be the one at fault
     put_back(work.piece, /*blamed=*/false, text);
     return {};
   }

@@ -131,7 +131,7 @@ Result<> read_filters(CallFields& fields, Sampling& out) {
 Result<std::string> read_choices(std::string_view field, const std::vector<std::string>& texts) {
   if (texts.empty()) return bad_field(field, "must be a list of texts");
   std::string out;
-  for (const std::string& text : texts) out += (out.empty() ? "(" : "|(") + escaped_pattern(text) + ")";
+  for (const std::string& text : texts) out += fmt::format("{}({})", out.empty() ? "" : "|", escaped_pattern(text));
   return out;
 }
 

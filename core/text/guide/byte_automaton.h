@@ -25,14 +25,14 @@ class ByteAutomaton {
 
   static Result<ByteAutomaton> compile(std::string_view pattern);
 
-  // The state behind one more byte; kDead if no matching text goes on with it. `state` is not kDead.
+  // The state behind one more byte; kDead if no matching text continues with it. `state` is not kDead.
   [[nodiscard]] int32_t next(int32_t state, uint8_t byte) const {
     return table_[static_cast<size_t>(state) * static_cast<size_t>(num_classes_) + class_of_[byte]];
   }
   // Whether the text so far matches.
   [[nodiscard]] bool accepts(int32_t state) const { return accepts_[static_cast<size_t>(state)] != 0; }
   [[nodiscard]] int32_t num_states() const { return static_cast<int32_t>(accepts_.size()); }
-  // Whether any state goes on with this byte.
+  // Whether any state continues with this byte.
   [[nodiscard]] bool uses(uint8_t byte) const;
   [[nodiscard]] bool matches(std::string_view text) const;
 

@@ -17,7 +17,7 @@ struct PatternEdge {
   uint32_t to = 0;
 };
 
-// A state goes on by an edge that has the next byte, or at once to one of the two states of `split`.
+// A state continues by an edge that has the next byte, or at once to one of the two states of `split`.
 struct PatternState {
   static constexpr uint32_t kNone = UINT32_MAX;
   uint32_t first_edge = 0, num_edges = 0;

@@ -59,7 +59,7 @@ Result<std::shared_ptr<TokenGuide>> TokenGuide::create(std::shared_ptr<const Voc
 
 bool TokenGuide::is_end(int64_t id) const { return std::ranges::find(end_ids_, id) != end_ids_.end(); }
 
-// Then each state that goes on does so with some token.
+// Then each state that continues does so with some token.
 bool TokenGuide::has_token_of_each_byte() const {
   std::array<bool, 256> is_there{};
   const std::vector<VocabularyTrie::Node>& nodes = vocabulary_->nodes();

@@ -1,6 +1,6 @@
 // TokenGuide: which tokens may come next, so that the text of a completion matches a pattern.
 //
-// A token may come if a matching text goes on with all of its bytes. An end id may come just where the text so far
+// A token may come if a matching text continues with all of its bytes. An end id may come just where the text so far
 // matches. Where nothing else may come, only end ids are left, so the completion ends. Special tokens have no text and
 // never come, unless they are end ids. A completion that its limit of tokens cuts off may lack the rest of the match.
 // The text is that of the tokens alone: with a tokenizer whose texts begin with a space that decoding drops
@@ -60,7 +60,7 @@ class TokenGuide {
   [[nodiscard]] bool is_end(int64_t id) const;
   [[nodiscard]] bool has_token_of_each_byte() const;
   Result<> find_dead_ways();
-  // Calls found(id, state behind it) for each token that goes on from a state. Returns how many nodes it looked at.
+  // Calls found(id, state behind it) for each token that continues from a state. Returns how many nodes it looked at.
   template <class Found>
   int64_t walk(int32_t state, const Found& found) const;
 

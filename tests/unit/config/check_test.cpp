@@ -61,13 +61,10 @@ TEST(Check, WhatMustBeGiven) {
   EXPECT_EQ(check_error({"trainer.val_only=true", "data.train_files=[]"}), "ok");
 }
 
-TEST(Check, CompletionsOfTrainingAndOfValidationHaveTheirOwnFolders) {
+TEST(Check, FoldersAndNamesThatMustDiffer) {
   EXPECT_THAT(check_error({"trainer.rollout_data_dir=out/x", "trainer.validation_data_dir=out/y/../x/"}),
               HasSubstr("this is also trainer.rollout_data_dir"));
   EXPECT_THAT(warnings({"trainer.rollout_data_dir=out/x", "trainer.validation_data_dir=out/xy"}), ElementsAre());
-}
-
-TEST(Check, NamesOfRewardsHaveNoSlash) {
   EXPECT_THAT(check_error({"reward.0.name=a/b"}), HasSubstr("the name 'a/b' has a '/'"));
 }
 
