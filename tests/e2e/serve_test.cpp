@@ -228,7 +228,7 @@ TEST(Serve, ValidationsOnAServerHaveTheSameNumbers) {
 // All completions have the form, and those of a server are those of the trainer itself.
 TEST(Serve, APatternGivesTheSameTokensOnAServer) {
   const TaskFolder task;
-  const std::string guided = " rollout.structured_outputs_regex=(1|2){2}(30?)* rollout.reuse_forward_mib=0";
+  const std::string guided = " 'rollout.structured_outputs_regex=(1|2){2}(30?)*' rollout.reuse_forward_mib=0";
   const Outcome alone = task.mortise("train run.toml trainer.default_local_dir=alone trainer.rollout_data_dir=dump" +
                                      std::string(kShortRun) + guided);
   ASSERT_EQ(alone.code, 0) << alone.output;
