@@ -66,8 +66,8 @@ def ours(source, path, names):
     )
     there.close()
     settings = json.dumps({"tools": [path + ":" + name for name in names], "class": "", "kwargs": {}}).encode()
-    here.sendall(struct.pack("<Q", len(settings)) + settings)
-    size = struct.unpack("<Q", here.recv(8, socket.MSG_WAITALL))[0]
+    here.sendall(struct.pack("<QQQ", len(settings), 0, 0) + settings)
+    size = struct.unpack("<QQQ", here.recv(24, socket.MSG_WAITALL))[0]
     answer = json.loads(here.recv(size, socket.MSG_WAITALL))
     here.close()
     child.wait()
