@@ -11,11 +11,6 @@ __device__ inline bool changes_logits(const MortiseCudaEdits& edits) {
   return edits.seen != nullptr || edits.num_words > 0 || edits.num_ends > 0 || edits.allowed != nullptr;
 }
 
-// The row follows a pattern.
-__device__ inline bool allows(const MortiseCudaEdits& edits, int32_t id) {
-  return (edits.allowed[id / 32] >> (id % 32) & 1U) != 0;
-}
-
 // As `penalised` in core/foundation/batch/token_history.h. `seen` is not 0.
 __device__ inline float with_penalties(float logit, int32_t seen, const MortiseCudaEdits& edits) {
   auto out = static_cast<double>(logit);
@@ -65,9 +60,12 @@ __global__ void __launch_bounds__(kThreads)
   const auto bar = [&](int32_t id) {
     if (id % kThreads == static_cast<int32_t>(threadIdx.x)) out[id] = -INFINITY;
   };
-  if (edits.allowed != nullptr) {
+  // Read again and not unrolled, so that the loop above has all registers.
+  const uint32_t* const allowed = edited.edits[blockIdx.x].allowed;
+  if (allowed != nullptr) {
+    MORTISE_NO_UNROLL
     for (int32_t i = static_cast<int32_t>(threadIdx.x); i < vocab; i += kThreads)
-      if (!allows(edits, i)) out[i] = -INFINITY;
+      if ((allowed[i / 32] >> (i % 32) & 1U) == 0) out[i] = -INFINITY;
   }
   for (int32_t e = 0; e < edits.num_ends; ++e) bar(edits.ends[e]);
   const int32_t* word = edits.words;
