@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "config/run_config.h"
+#include "foundation/base/choice.h"
 #include "foundation/base/text.h"
 #include "import/frameworks.h"
 
@@ -211,16 +213,7 @@ void translate_hf_schedule(Translation& t, const HfBatches& batches, double lear
   if (batches.is_known) set_run_length(t, batches);
   const std::string type = t.text("lr_scheduler_type");
   const bool plain = type == "constant";
-  constexpr std::string_view kSame[] = {"linear",
-                                        "cosine",
-                                        "cosine_with_restarts",
-                                        "polynomial",
-                                        "inverse_sqrt",
-                                        "warmup_stable_decay",
-                                        "cosine_warmup_with_min_lr",
-                                        "reduce_lr_on_plateau",
-                                        "greedy"};
-  if (std::ranges::find(kSame, type) != std::end(kSame)) {
+  if (!plain && parse_choice<LrSchedule>(type)) {  // the same name
     t.set("actor.optim.lr_scheduler_type", type, {"lr_scheduler_type"});
   } else if (type == "cosine_with_min_lr") {
     t.set("actor.optim.lr_scheduler_type", "cosine", {"lr_scheduler_type"});
